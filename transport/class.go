@@ -67,3 +67,9 @@ const (
 
 // String is the name of the purpose.
 func (p purpose) String() string { return [...]string{"ctl", "bulk"}[p] }
+
+// framed tells whether streams of the class are for rooms to open and to handle.
+func (c Class) framed() bool {
+	_, known := classes[c]
+	return known && c != ClassRPC && c != ClassGossip
+}

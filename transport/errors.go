@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/quic-go/quic-go"
 
@@ -181,8 +180,3 @@ func meaning(err error) error {
 	}
 	return fmt.Errorf("%w: %w", known, err)
 }
-
-const (
-	dialTimeout      = 3 * time.Second
-	handshakeTimeout = 2 * time.Second
-)
