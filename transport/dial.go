@@ -39,6 +39,9 @@ type attempt struct {
 	done chan struct{}
 	link *link // the one to use, if err is nil; set before done
 	err  error
+
+	cancel  context.CancelFunc // of a dial by address; nil for others
+	waiters int                // of a dial by address; guarded by Transport.mu
 }
 
 // backoff is when a peer may be dialed again after failures.
@@ -102,6 +105,7 @@ func (t *Transport) connect(ctx context.Context, to target, p purpose) (*link, e
 			return l, err
 		}
 		if err := w.wait(ctx); err != nil {
+			t.abandon(to, w.attempt)
 			return nil, err
 		}
 		if w.attempt == nil || !w.attempt.over() {
@@ -218,7 +222,7 @@ func (t *Transport) redial(to target, p purpose) *waiting {
 	w.attempt = &attempt{done: make(chan struct{})}
 	who.dials[p] = w.attempt
 	t.spawn(func() {
-		l, err := t.dial(to, p)
+		l, err := t.dial(t.ctx, to, p)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		who.dials[p] = nil
@@ -238,18 +242,42 @@ func (t *Transport) reachAddr(to target, p purpose) (*link, *waiting, error) {
 		}
 	}
 	if a := t.joins[to.addr]; a != nil {
+		a.waiters++
 		return nil, &waiting{attempt: a}, nil
 	}
-	a := &attempt{done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.ctx)
+	a := &attempt{done: make(chan struct{}), cancel: cancel, waiters: 1}
 	t.joins[to.addr] = a
 	t.spawn(func() {
-		l, err := t.dial(to, p)
+		defer cancel()
+		l, err := t.dial(ctx, to, p)
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		delete(t.joins, to.addr)
+		t.forgetJoin(to, a)
 		a.finish(l, err)
 	})
 	return nil, &waiting{attempt: a}, nil
+}
+
+// abandon ends a dial by address for which nobody waits any more. A seed that was not
+// up yet when the dial began would be met only at QUIC's next retransmission, some
+// 200, 600 or 1400 ms after it; a fresh dial meets it at once.
+func (t *Transport) abandon(to target, a *attempt) {
+	if a == nil || a.cancel == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if a.waiters--; a.waiters == 0 {
+		t.forgetJoin(to, a)
+		a.cancel()
+	}
+}
+
+func (t *Transport) forgetJoin(to target, a *attempt) {
+	if t.joins[to.addr] == a {
+		delete(t.joins, to.addr)
+	}
 }
 
 // over tells whether the attempt has ended.
@@ -268,8 +296,8 @@ func (a *attempt) finish(l *link, err error) {
 }
 
 // dial makes one connection and exchanges Hellos over it.
-func (t *Transport) dial(to target, p purpose) (*link, error) {
-	ctx, cancel := context.WithTimeout(t.ctx, dialTimeout)
+func (t *Transport) dial(ctx context.Context, to target, p purpose) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	addr := net.UDPAddrFromAddrPort(to.addr)
 	conn, err := t.quic.Dial(ctx, addr, t.clientTLS(to.name), t.quicConfig(p))
