@@ -37,19 +37,19 @@ const (
 
 // tuning is what a Pace sets.
 type tuning struct {
-	base                     func() *memberlist.Config
-	probe, probeTimeout      time.Duration
-	suspicion                int
-	gossip                   time.Duration // larger delays news, smaller sends the same news in smaller packets
-	firstRetry, dialPatience time.Duration // of joins: the first ones are short, because a seed that is not up yet cannot say so
-	missed                   time.Duration // by then a dead node is surely known as such
+	base                 func() *memberlist.Config
+	probe, probeTimeout  time.Duration
+	suspicion            int
+	gossip               time.Duration // larger delays news, smaller sends the same news in smaller packets
+	firstRetry, patience time.Duration // of joins, both growing: short at first, because a seed that is not up yet cannot say so
+	missed               time.Duration // by then a dead node is surely known as such
 }
 
 var tunings = map[Pace]tuning{
 	LAN: {memberlist.DefaultLANConfig, time.Second, 500 * time.Millisecond, 4,
-		50 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, time.Minute},
+		50 * time.Millisecond, 25 * time.Millisecond, 100 * time.Millisecond, time.Minute},
 	Fast: {memberlist.DefaultLANConfig, 500 * time.Millisecond, 250 * time.Millisecond, 3,
-		50 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 30 * time.Second},
+		50 * time.Millisecond, 25 * time.Millisecond, 100 * time.Millisecond, 30 * time.Second},
 	WAN: {memberlist.DefaultWANConfig, 5 * time.Second, 3 * time.Second, 6,
 		200 * time.Millisecond, 500 * time.Millisecond, time.Second, 5 * time.Minute},
 }

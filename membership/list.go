@@ -52,9 +52,9 @@ type List struct {
 	closed  bool
 }
 
-// Start joins the gossip. It returns when gossip runs and the first round of asking
-// the seeds is over, whether any answered or not; the search goes on until somebody
-// is found. ctx bounds the start only.
+// Start joins the gossip. It returns as soon as another node is found, or when the
+// first round of asking the seeds is over; the search goes on until somebody is found.
+// ctx bounds the start only.
 func Start(ctx context.Context, cfg Config) (*List, error) {
 	sources, err := cfg.check()
 	if err != nil {
@@ -73,12 +73,28 @@ func Start(ctx context.Context, cfg Config) (*List, error) {
 	first := make(chan struct{})
 	l.tasks.Go(func() { s.run(l.ctx, func() { close(first) }) })
 	l.tasks.Go(l.announce)
-	select {
-	case <-first:
-		return l, nil
-	case <-ctx.Done():
+	if err := l.firstRound(ctx, first); err != nil {
 		l.Close()
-		return nil, fmt.Errorf("membership: first round of seeds: %w", context.Cause(ctx))
+		return nil, err
+	}
+	return l, nil
+}
+
+// firstRound waits until the first round is over. One answer is enough: it names all
+// others, and a seed that is not up would hold the start up for nothing.
+func (l *List) firstRound(ctx context.Context, over <-chan struct{}) error {
+	for {
+		changed := l.Changed()
+		if !l.alone() {
+			return nil
+		}
+		select {
+		case <-over:
+			return nil
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("membership: first round of seeds: %w", context.Cause(ctx))
+		}
 	}
 }
 

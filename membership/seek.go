@@ -62,7 +62,7 @@ func (s *seeker) round(ctx context.Context, retry time.Duration) {
 	alone, tries := s.list.alone(), 1
 	patience := exchangeTimeout
 	if alone {
-		tries, patience = maxTries, min(max(4*retry-s.pace.dialPatience, s.pace.dialPatience), exchangeTimeout)
+		tries, patience = maxTries, min(max(s.pace.patience, retry), exchangeTimeout)
 	}
 	targets := s.strangers(found, tries)
 	if lost, some := s.list.lost(); some {
