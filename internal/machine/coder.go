@@ -127,30 +127,34 @@ func list[T any, P interface {
 	n := c.count(len(*v))
 	if c.reading {
 		*v = nil
-		if n > 0 {
-			*v = make([]T, 0, min(n, 4096))
-		}
 	}
-	for i := range n {
-		if !c.reading {
-			one := coder{}
+	if n == 0 {
+		return
+	}
+	var one coder
+	if !c.reading {
+		for i := range *v {
+			one.b = one.b[:0]
 			P(&(*v)[i]).fields(&one)
 			c.bytes(&one.b)
-			continue
 		}
-		var raw []byte
-		c.bytes(&raw)
-		one := coder{b: raw, reading: true}
-		var t T
-		P(&t).fields(&one)
-		if one.err != nil {
+		return
+	}
+	all := make([]T, 0, min(n, 4096))
+	for range n {
+		one = coder{reading: true}
+		c.bytes(&one.b)
+		var zero T
+		all = append(all, zero)
+		P(&all[len(all)-1]).fields(&one)
+		if c.err == nil {
 			c.err = one.err
 		}
 		if c.err != nil {
 			return
 		}
-		*v = append(*v, t)
 	}
+	*v = all
 }
 
 func u64s[T ~uint64](c *coder, v *[]T) {

@@ -1,15 +1,56 @@
 package machine
 
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
 // Machine is the replicated state: sessions and all that hangs on them.
 type Machine struct {
-	applied uint64 // raft index of the last entry
-	clock   uint64 // cluster time of the last entry, ns
-	wall    int64
-	hash    uint64 // chain over all entries, answers and events so far
-	rev     Rev    // last revision given
+	applied     uint64 // raft index of the last entry
+	term        uint64 // and its term
+	clock       uint64 // cluster time of the last entry, ns
+	wall        int64
+	hash        uint64 // chain over all entries, answers and events so far
+	rev         Rev    // last revision given
+	incarnation uint64 // on top of every token, id and revision (protocol 6)
+	ids         uint64 // ids minted in this incarnation
+
+	history  history
+	sessions sessions
+	locks    locks
+
+	parts []part // of this machine, in the order in which they act at one instant
 }
 
-// apply is one command being applied: what it may read of the moment, and where
+// New returns the state before the first entry.
+func New() *Machine {
+	m := &Machine{}
+	m.history.limit = historyLimit{Events: 10_000, Bytes: 64 << 20}
+	m.sessions = sessions{
+		byID:     map[SessionID]*session{},
+		opened:   map[opening]*session{},
+		defaults: map[string][]*session{},
+		limit:    sessionLimit{Sessions: 100_000, Outstanding: 4096, Answers: 16 << 20},
+	}
+	m.locks = locks{limit: lockLimit{Waiters: 10_000, Edges: 10_000}}
+	m.wire()
+	return m
+}
+
+// wire sets the pointers between the parts.
+func (m *Machine) wire() {
+	m.locks.sessions = &m.sessions
+	m.parts = []part{&m.sessions, &m.locks}
+	m.sessions.parts = m.parts
+}
+
+// apply is the command being applied: what it may read of the moment, and where
 // its events go. Nothing else reaches a command, so that equal logs give equal
 // states (R1).
 type apply struct {
@@ -18,6 +59,7 @@ type apply struct {
 	term  uint64
 	clock uint64
 	wall  int64
+	seq   uint64 // of the command
 	out   *Outcome
 }
 
@@ -41,5 +83,308 @@ func (a *apply) change(e Event) Rev {
 	a.m.rev++
 	e.Rev = a.m.rev
 	a.out.Events = append(a.out.Events, e)
+	if e.Kind != EventTask {
+		a.m.history.add(e)
+	}
 	return e.Rev
+}
+
+// mint returns a new id: unique and growing over all kinds of ids.
+func (m *Machine) mint() uint64 {
+	m.ids++
+	return m.numbered(m.ids)
+}
+
+// numbered puts the incarnation on top of a counter of the machine.
+func (m *Machine) numbered(counter uint64) uint64 { return m.incarnation<<counterBits | counter }
+
+// follow returns the number after last: consecutive within an incarnation.
+func (m *Machine) follow(last uint64) uint64 {
+	return max(last+1, m.numbered(1))
+}
+
+// Apply carries out one committed raft entry. An entry that was applied before
+// changes nothing, and neither does an empty one, raft's own. An error means that
+// the entry, or what it would do, breaks the log's rules: nothing of it is kept and
+// the replica must stop. The Outcome does not alias entry.
+func (m *Machine) Apply(index, term uint64, entry []byte) (Outcome, error) {
+	if index <= m.applied {
+		return Outcome{}, nil
+	}
+	if term < m.term {
+		return Outcome{}, fmt.Errorf("machine: entry %d has term %d after term %d", index, term, m.term)
+	}
+	if len(entry) == 0 {
+		m.applied, m.term = index, term
+		return Outcome{}, nil
+	}
+	stamp, cmds, err := DecodeEntry(entry)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("machine: entry %d: %w", index, err)
+	}
+	if stamp.Clock < m.clock {
+		return Outcome{}, fmt.Errorf("machine: entry %d: the cluster clock goes back from %d to %d ns", index, m.clock, stamp.Clock)
+	}
+	out := Outcome{Stamp: stamp, Answers: make([]Answer, len(cmds))}
+	a := &apply{m: m, index: index, term: term, clock: m.clock, wall: stamp.Wall, out: &out}
+	m.runDue(a, stamp.Clock)
+	a.clock = stamp.Clock
+	for i, raw := range cmds {
+		m.command(a, raw, &out.Answers[i])
+	}
+	m.applied, m.term, m.clock, m.wall = index, term, stamp.Clock, stamp.Wall
+	m.chain(entry, &out)
+	return out, nil
+}
+
+// runDue does all that falls due up to clock, each at its own time and in the order
+// (time, part, name), as if an entry had come at that time (protocol 22).
+func (m *Machine) runDue(a *apply, clock uint64) {
+	for {
+		var first part
+		var at uint64
+		for _, p := range m.parts {
+			if t, some := p.next(); some && t <= clock && (first == nil || t < at) {
+				first, at = p, t
+			}
+		}
+		if first == nil {
+			return
+		}
+		a.clock = max(a.clock, at)
+		first.due(a)
+	}
+}
+
+// command carries out one encoded command and fills its answer in.
+func (m *Machine) command(a *apply, raw []byte, answer *Answer) {
+	var c Cmd
+	k := coder{b: raw, reading: true}
+	c.fields(&k)
+	answer.Session, answer.Seq = c.Session, c.Seq
+	if k.err != nil {
+		answer.Result = invalid(k.err.Error())
+		return
+	}
+	a.seq = c.Seq
+	answer.Result = m.once(a, &c)
+}
+
+// once lets a command of a session through if no copy of it was applied (L4).
+func (m *Machine) once(a *apply, c *Cmd) Result {
+	in := &coder{b: c.Body, reading: true}
+	if r, done := m.sessionless(a, c, in); done {
+		return r
+	}
+	s := m.sessions.open(c.Session)
+	switch {
+	case s == nil && c.Session == 0:
+		return invalid("a write needs a session")
+	case s == nil:
+		return Result{Code: NoSession}
+	case c.Seq == 0:
+		return invalid("a write needs a sequence")
+	}
+	s.window.acknowledge(c.Floor, c.Done, m.sessions.limit.Outstanding)
+	if r, seen := s.window.seen(c.Seq); seen {
+		return r
+	}
+	full := s.window.full(&m.sessions.limit)
+	if full && c.Op != OpRelease && c.Op != OpCancelWait && c.Op != OpCloseSession {
+		return Result{Code: WindowFull, N: m.sessions.limit.Outstanding} // not remembered: it may be sent again
+	}
+	r := m.execute(a, s, c.Op, in)
+	if !full { // those that bypass the window name what they end: a copy finds it gone
+		s.window.remember(c.Seq, r)
+	}
+	return r
+}
+
+// sessionless carries out the commands that need no sequence: their copies do no harm.
+func (m *Machine) sessionless(a *apply, c *Cmd, in *coder) (r Result, done bool) {
+	switch c.Op {
+	case OpTick:
+	case OpOpenSession:
+		var c OpenSession
+		if c.fields(in); in.err == nil {
+			r = m.sessions.begin(a, &c)
+		}
+	case OpKeepAlive:
+		var c KeepAlive
+		if c.fields(in); in.err == nil {
+			r = m.sessions.renew(a, &c)
+		}
+	case OpExpire:
+		var c Expire
+		if c.fields(in); in.err == nil {
+			r = m.sessions.expire(a, &c)
+		}
+	default:
+		return r, false
+	}
+	if in.err != nil {
+		r = invalid(in.err.Error())
+	}
+	return r, true
+}
+
+// execute carries out a command of an open session.
+func (m *Machine) execute(a *apply, s *session, op Op, in *coder) (r Result) {
+	switch {
+	case op == OpCloseSession:
+		m.sessions.end(a, s, false)
+	case op >= OpAcquire && op <= OpAnnounce:
+		r = m.executeLock(a, s, op, in)
+	case op >= OpTxn && op <= OpCompact:
+		r = m.executeKeys(a, s, op, in)
+	default:
+		r.Code = Unknown
+	}
+	if in.err != nil {
+		return invalid(in.err.Error())
+	}
+	return r
+}
+
+func (m *Machine) executeLock(a *apply, s *session, op Op, in *coder) (r Result) {
+	switch op {
+	case OpAcquire:
+		var c Acquire
+		if c.fields(in); in.err == nil {
+			r = m.locks.acquire(a, s, &c)
+		}
+	case OpCancelWait:
+		var c CancelWait
+		if c.fields(in); in.err == nil {
+			r = m.locks.cancel(a, s, &c)
+		}
+	case OpRelease:
+		var c Release
+		if c.fields(in); in.err == nil {
+			r = m.locks.release(a, s, &c)
+		}
+	case OpAnnounce:
+		var c Announce
+		if c.fields(in); in.err == nil {
+			r = m.locks.announce(a, s, &c)
+		}
+	}
+	return r
+}
+
+func (m *Machine) executeKeys(a *apply, _ *session, op Op, in *coder) (r Result) {
+	switch op {
+	case OpCompact:
+		var c Compact
+		if c.fields(in); in.err == nil {
+			r = m.history.compact(a, &c)
+		}
+	default:
+		r.Code = Unknown
+	}
+	return r
+}
+
+// Query reads the state as of [Machine.Applied].
+func (m *Machine) Query(q *Query) Result {
+	switch q.Kind {
+	case QueryLock, QueryWait:
+		return m.locks.query(q)
+	case QuerySession:
+		return m.sessions.query(q)
+	case QueryHistory:
+		return m.history.query(q, m.rev)
+	}
+	return Result{Code: Unknown}
+}
+
+// Applied returns the raft index of the last entry.
+func (m *Machine) Applied() uint64 { return m.applied }
+
+// Clock returns the cluster time of the last entry, ns.
+func (m *Machine) Clock() uint64 { return m.clock }
+
+// Hash chains all entries, answers and events so far: two replicas that applied
+// the same index and differ in it have diverged (R1).
+func (m *Machine) Hash() uint64 { return m.hash }
+
+// NextDue returns the earliest cluster time at which an entry would do something
+// by itself. The leader stamps a Tick by then.
+func (m *Machine) NextDue() (clock uint64, some bool) {
+	for _, p := range m.parts {
+		if t, ok := p.next(); ok && (!some || t < clock) {
+			clock, some = t, true
+		}
+	}
+	return clock, some
+}
+
+// Expirable returns the earliest deadline of a session: from then on the leader
+// proposes Expire.
+func (m *Machine) Expirable() (clock uint64, some bool) {
+	if len(m.sessions.deadlines) == 0 {
+		return 0, false
+	}
+	return m.sessions.deadlines[0].deadline, true
+}
+
+// chain adds an entry and what came of it to the hash.
+func (m *Machine) chain(entry []byte, out *Outcome) {
+	h := mixBytes(mix(m.hash, m.applied), entry)
+	for i := range out.Answers {
+		r := &out.Answers[i].Result
+		h = mixBytes(mix(mix(mix(mix(h, uint64(r.Code)), uint64(r.Token)), uint64(r.Rev)), r.N), r.Body)
+	}
+	for i := range out.Events {
+		e := &out.Events[i]
+		h = mix(mix(mix(mix(mix(h, uint64(e.Kind)), uint64(e.Session)), e.Seq), uint64(e.Token)), uint64(e.Rev))
+		h = mixBytes(mix(h, e.N), e.Body)
+	}
+	m.hash = h
+}
+
+// mix is one step of the hash: for a given v a bijection of h, so that no
+// difference is ever lost.
+func mix(h, v uint64) uint64 {
+	h = (h ^ v) * 0x9e3779b97f4a7c15
+	return h ^ h>>32
+}
+
+func mixBytes(h uint64, b []byte) uint64 {
+	h = mix(h, uint64(len(b)))
+	for ; len(b) >= 8; b = b[8:] {
+		h = mix(h, binary.LittleEndian.Uint64(b))
+	}
+	for _, c := range b {
+		h = mix(h, uint64(c))
+	}
+	return h
+}
+
+func invalid(why string) Result { return Result{Code: Invalid, Body: []byte(why)} }
+
+// checkName says what is wrong with a name of a lock, an election, a node or a queue.
+func checkName(name string) string {
+	if len(name) == 0 || len(name) > 256 {
+		return "name must have 1 to 256 bytes"
+	}
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return "name must be UTF-8 without control characters"
+	}
+	return ""
+}
+
+// later adds a duration to a cluster time; the end of time is the latest.
+func later(clock, ns uint64) uint64 {
+	if clock+ns < clock {
+		return 1<<64 - 1
+	}
+	return clock + ns
+}
+
+func cloned(b []byte) []byte { return append([]byte(nil), b...) }
+
+// sortedKeys gives a map the one order that every replica sees.
+func sortedKeys[K ~uint64 | ~string, V any](m map[K]V) []K {
+	return slices.Sorted(maps.Keys(m))
 }

@@ -1,0 +1,91 @@
+package machine
+
+import "fmt"
+
+// Check returns the first invariant that the state breaks, or nil.
+func (m *Machine) Check() error {
+	if err := m.sessions.check(); err != nil {
+		return err
+	}
+	return m.locks.check()
+}
+
+func (t *sessions) check() error {
+	if len(t.deadlines) != len(t.byID) || len(t.opened) != len(t.byID) {
+		return fmt.Errorf("L3: %d sessions, %d deadlines, %d openings", len(t.byID), len(t.deadlines), len(t.opened))
+	}
+	for i, s := range t.deadlines {
+		if s.place != i || t.byID[s.id] != s || s.ended || i > 0 && s.before(t.deadlines[(i-1)/2]) {
+			return fmt.Errorf("L3: session %x is out of place", uint64(s.id))
+		}
+		for seq := range s.window.answers {
+			if s.window.forgotten(seq) {
+				return fmt.Errorf("L4: session %x keeps and forgets the answer to %d", uint64(s.id), seq)
+			}
+		}
+	}
+	return nil
+}
+
+func (l *locks) check() error {
+	tied, delays := 0, 0
+	for _, names := range l.byName {
+		for _, name := range sortedKeys(names) {
+			n, err := names[name].check(l)
+			if err != nil {
+				return err
+			}
+			tied += n
+			if names[name].freeAt != 0 {
+				delays++
+			}
+		}
+	}
+	if delays != len(l.delays) {
+		return fmt.Errorf("L1: %d locks are delayed and %d delays run", delays, len(l.delays))
+	}
+	for _, s := range l.sessions.deadlines {
+		tied -= len(s.requests)
+	}
+	if tied != 0 {
+		return fmt.Errorf("L3: the lines have %d requests more than the sessions", tied)
+	}
+	return nil
+}
+
+// check returns how many requests a lock has.
+func (k *lock) check(l *locks) (tied int, err error) {
+	if k.holder == nil && k.first != nil && k.freeAt == 0 {
+		return 0, fmt.Errorf("L1: %q is free while %d wait", k.name, k.waiting)
+	}
+	if k.holder != nil && k.freeAt != 0 {
+		return 0, fmt.Errorf("L1: %q is held while its delay runs", k.name)
+	}
+	if h := k.holder; h != nil {
+		if h.token != k.last || h.token == 0 {
+			return 0, fmt.Errorf("L2: %q is held with token %d, the last one was %d", k.name, h.token, k.last)
+		}
+		if !h.tied(k, l) {
+			return 0, fmt.Errorf("L3: %q is held by a session that is not open", k.name)
+		}
+		tied++
+	}
+	var prev *request
+	for r := k.first; r != nil; prev, r = r, r.next {
+		if r.prev != prev || r.held() || prev != nil && prev.detail().score < r.detail().score {
+			return 0, fmt.Errorf("L1: the line of %q is out of order", k.name)
+		}
+		if !r.tied(k, l) {
+			return 0, fmt.Errorf("L3: a session that is not open waits for %q", k.name)
+		}
+		tied++
+	}
+	if k.tail != prev {
+		return 0, fmt.Errorf("L1: the line of %q ends elsewhere", k.name)
+	}
+	return tied, nil
+}
+
+func (r *request) tied(k *lock, l *locks) bool {
+	return r.lock == k && l.sessions.open(r.session.id) == r.session && r.session.requests[r.seq] == r
+}
