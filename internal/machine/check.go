@@ -7,7 +7,10 @@ func (m *Machine) Check() error {
 	if err := m.sessions.check(); err != nil {
 		return err
 	}
-	return m.locks.check()
+	if err := m.locks.check(); err != nil {
+		return err
+	}
+	return m.keys.check(func(s SessionID) bool { return m.sessions.open(s) != nil })
 }
 
 func (t *sessions) check() error {

@@ -24,6 +24,8 @@ type Machine struct {
 	history  history
 	sessions sessions
 	locks    locks
+	keys     keys
+	counters counters
 
 	parts []part // of this machine, in the order in which they act at one instant
 }
@@ -39,6 +41,8 @@ func New() *Machine {
 		limit:    sessionLimit{Sessions: 100_000, Outstanding: 4096, Answers: 16 << 20},
 	}
 	m.locks = locks{limit: lockLimit{Waiters: 10_000, Edges: 10_000}}
+	m.keys = newKeys()
+	m.counters = newCounters()
 	m.wire()
 	return m
 }
@@ -46,7 +50,7 @@ func New() *Machine {
 // wire sets the pointers between the parts.
 func (m *Machine) wire() {
 	m.locks.sessions = &m.sessions
-	m.parts = []part{&m.sessions, &m.locks}
+	m.parts = []part{&m.sessions, &m.locks, &m.keys, &m.counters}
 	m.sessions.parts = m.parts
 }
 
@@ -237,6 +241,8 @@ func (m *Machine) execute(a *apply, s *session, op Op, in *coder) (r Result) {
 		r = m.executeLock(a, s, op, in)
 	case op >= OpTxn && op <= OpCompact:
 		r = m.executeKeys(a, s, op, in)
+	case op >= OpAdd && op <= OpIDBlock:
+		r = m.executeCounters(a, s, op, in)
 	default:
 		r.Code = Unknown
 	}
@@ -272,15 +278,39 @@ func (m *Machine) executeLock(a *apply, s *session, op Op, in *coder) (r Result)
 	return r
 }
 
-func (m *Machine) executeKeys(a *apply, _ *session, op Op, in *coder) (r Result) {
+func (m *Machine) executeKeys(a *apply, s *session, op Op, in *coder) (r Result) {
 	switch op {
+	case OpTxn:
+		var c Txn
+		if c.fields(in); in.err == nil {
+			r = m.keys.txn(a, s, &c)
+		}
 	case OpCompact:
 		var c Compact
 		if c.fields(in); in.err == nil {
 			r = m.history.compact(a, &c)
 		}
-	default:
-		r.Code = Unknown
+	}
+	return r
+}
+
+func (m *Machine) executeCounters(a *apply, s *session, op Op, in *coder) (r Result) {
+	switch op {
+	case OpAdd:
+		var c Add
+		if c.fields(in); in.err == nil {
+			r = m.counters.add(a, s, &c)
+		}
+	case OpSwapCounter:
+		var c SwapCounter
+		if c.fields(in); in.err == nil {
+			r = m.counters.swap(a, s, &c)
+		}
+	case OpIDBlock:
+		var c IDBlock
+		if c.fields(in); in.err == nil {
+			r = m.counters.block(a, s, &c)
+		}
 	}
 	return r
 }
@@ -294,6 +324,10 @@ func (m *Machine) Query(q *Query) Result {
 		return m.sessions.query(q)
 	case QueryHistory:
 		return m.history.query(q, m.rev)
+	case QueryKey, QueryScan:
+		return m.keys.query(q, m.rev)
+	case QueryCounter:
+		return m.counters.query(q)
 	}
 	return Result{Code: Unknown}
 }
