@@ -9,6 +9,10 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
+// msgFarewell is the first byte of the one message that members send each other:
+// u8 msgFarewell | name#boot of the sender.
+const msgFarewell = 1
+
 // gossip is what memberlist calls. All of it runs under memberlist's node lock.
 type gossip struct{ list *List }
 
@@ -50,7 +54,16 @@ func (g *gossip) NotifyConflict(_, other *memberlist.Node) {
 // NodeMeta is what this node tells of itself; checkSize saw to it that it fits.
 func (g *gossip) NodeMeta(int) []byte { return g.list.ownMeta() }
 
-func (g *gossip) NotifyMsg([]byte)                  {}
+// NotifyMsg takes a farewell that a member sent to us directly.
+func (g *gossip) NotifyMsg(b []byte) {
+	if len(b) == 0 || b[0] != msgFarewell {
+		return // of a newer version
+	}
+	if i, err := incarnationOf(string(b[1:])); err == nil {
+		g.list.hear(i)
+	}
+}
+
 func (g *gossip) GetBroadcasts(int, int) [][]byte   { return nil }
 func (g *gossip) LocalState(bool) []byte            { return nil }
 func (g *gossip) MergeRemoteState(_ []byte, _ bool) {}
@@ -60,14 +73,23 @@ func gossipName(name string, boot uint64) string {
 	return name + "#" + strconv.FormatUint(boot, 10)
 }
 
-// sightOf reads a node of memberlist. A node that is gone may come without a meta.
-func sightOf(n *memberlist.Node, up bool) (sight, error) {
-	name, b, some := strings.Cut(n.Name, "#")
+// incarnationOf reads a gossipName.
+func incarnationOf(s string) (incarnation, error) {
+	name, b, some := strings.Cut(s, "#")
 	boot, err := strconv.ParseUint(b, 10, 64)
 	if !some || name == "" || err != nil {
-		return sight{}, fmt.Errorf("node name %q: want name#boot", n.Name)
+		return incarnation{}, fmt.Errorf("node name %q: want name#boot", s)
 	}
-	s := sight{incarnation: incarnation{name, boot}, up: up}
+	return incarnation{name, boot}, nil
+}
+
+// sightOf reads a node of memberlist. A node that is gone may come without a meta.
+func sightOf(n *memberlist.Node, up bool) (sight, error) {
+	i, err := incarnationOf(n.Name)
+	if err != nil {
+		return sight{}, err
+	}
+	s := sight{incarnation: i, up: up}
 	ip, ok := netip.AddrFromSlice(n.Addr)
 	if !ok {
 		return sight{}, fmt.Errorf("node %s: no address", n.Name)

@@ -25,6 +25,10 @@ var ErrClosed = errors.New("membership is closed")
 // facts. The first of a burst goes out at once, the last one after this at most.
 const announceEvery = 50 * time.Millisecond
 
+// farewells is how often each member is told of a leave, so that a loss of a fifth of
+// all packets leaves one in a hundred to gossip.
+const farewells = 3
+
 // List is this node's view of the cluster. See the package comment.
 type List struct {
 	self   transport.Peer
@@ -55,12 +59,14 @@ type List struct {
 // Start joins the gossip. It returns as soon as another node is found, or when the
 // first round of asking the seeds is over; the search goes on until somebody is found.
 // ctx bounds the start only.
-func Start(ctx context.Context, cfg Config) (*List, error) {
+func Start(ctx context.Context, cfg Config) (*List, error) { return start(ctx, cfg, cfg.Transport) }
+
+func start(ctx context.Context, cfg Config, w wire) (*List, error) {
 	sources, err := cfg.check()
 	if err != nil {
 		return nil, fmt.Errorf("membership: %w", err)
 	}
-	l := newList(cfg, cfg.Transport)
+	l := newList(cfg, w)
 	if l.ml, err = memberlist.Create(l.conf); err != nil {
 		l.end()
 		return nil, fmt.Errorf("membership: %w", err)
@@ -248,14 +254,10 @@ func (l *List) Leave(ctx context.Context) error {
 		return nil
 	}
 	defer l.end()
-	l.mu.Lock()
-	l.own.leaving = true
-	l.mu.Unlock()
-	l.update()
-	err := l.wait(ctx)
+	err := l.farewell(ctx)
 	if err == nil {
-		l.ml.Leave(time.Nanosecond) // queues the farewell; an error says only that it is not sent yet
-		err = l.wait(ctx)
+		l.ml.Leave(time.Nanosecond) // queues the end of this node; an error says only that it is not sent yet
+		err = l.wait(ctx, spread(l.conf, l.ml.NumMembers()))
 	}
 	if err != nil {
 		return fmt.Errorf("leave of %q cut short, peers may see a failure: %w", l.self.Name, err)
@@ -263,13 +265,35 @@ func (l *List) Leave(ctx context.Context) error {
 	return nil
 }
 
-// wait lets what was gossiped last reach the others.
-func (l *List) wait(ctx context.Context) error {
+// farewell says that this node is about to leave: by gossip, for those who join later,
+// and to each member directly, because gossip alone may reach one of them after the
+// end of the node does. memberlist does not tell a leave from a failure.
+func (l *List) farewell(ctx context.Context) error {
+	l.mu.Lock()
+	l.own.leaving = true
+	l.mu.Unlock()
+	l.update()
+	word := append([]byte{msgFarewell}, l.name...)
+	for range farewells {
+		for _, n := range l.ml.Members() {
+			if n.Name != l.name {
+				l.ml.SendBestEffort(n, word) // an error is a loss like any other
+			}
+		}
+		if err := l.wait(ctx, l.conf.GossipInterval); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait lets what was sent last reach the others, if there are any.
+func (l *List) wait(ctx context.Context, d time.Duration) error {
 	if l.alone() {
 		return nil
 	}
 	select {
-	case <-time.After(spread(l.conf, l.ml.NumMembers())):
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -324,6 +348,15 @@ func (l *List) clash(s sight) {
 	defer l.mu.Unlock()
 	if !l.closed {
 		l.tell(l.roster.clash(s, time.Now()))
+	}
+}
+
+// hear takes the farewell of a member.
+func (l *List) hear(i incarnation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.tell(l.roster.farewell(i, time.Now()))
 	}
 }
 

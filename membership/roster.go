@@ -101,9 +101,11 @@ func (r *roster) add(s sight, now time.Time) []Event {
 	return []Event{{kind, e.member()}}
 }
 
-// update takes news of a member in sight.
+// update takes news of a member in sight. Who has said farewell does not take it back:
+// older news may come in later.
 func (r *roster) update(e *entry, s sight, now time.Time) (events []Event) {
 	before, old := e.member(), e.state
+	s.meta.leaving = s.meta.leaving || e.meta.leaving
 	e.addr, e.meta = s.addr, s.meta
 	if e.state = stateOf(s.meta); e.state != old {
 		e.since = now
@@ -115,6 +117,17 @@ func (r *roster) update(e *entry, s sight, now time.Time) (events []Event) {
 		events = append(events, Event{Leaving, e.member()})
 	}
 	return events
+}
+
+// farewell takes word of a member that it is about to leave.
+func (r *roster) farewell(i incarnation, now time.Time) []Event {
+	e := r.members[i.name]
+	if e == nil || e.boot != i.boot || !e.state.present() {
+		return nil
+	}
+	s := sight{incarnation: i, up: true, addr: e.addr, meta: e.meta}
+	s.meta.leaving = true
+	return r.update(e, s, now)
 }
 
 // drop ends the presence of a member. Its last meta tells a farewell from a failure.

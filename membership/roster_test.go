@@ -24,6 +24,7 @@ var rewrite = flag.Bool("rewrite", false, "write the golden scripts instead of c
 //	up NAME#BOOT [leaving] [voter] [zone=Z]    gossip says so
 //	down NAME#BOOT [leaving]
 //	clash NAME#BOOT
+//	farewell NAME#BOOT
 //	wait DURATION                              and sweep
 //	list                                       the members
 func TestRosterTellsTheStoryOfNames(t *testing.T) {
@@ -65,6 +66,8 @@ func play(t *testing.T, script string) string {
 			show(&out, r.apply(parseSight(t, step), now))
 		case "clash":
 			show(&out, r.clash(parseSight(t, step), now))
+		case "farewell":
+			show(&out, r.farewell(parseSight(t, step).incarnation, now))
 		case "wait":
 			d, err := time.ParseDuration(step[1])
 			require.NoError(t, err)
