@@ -21,9 +21,6 @@ func (r *request) owner() Owner {
 }
 
 func (l *locks) query(q *Query) Result {
-	if q.Kind == QueryWait {
-		return l.queryWait(q)
-	}
 	k := l.lookup(q.Space, q.Name)
 	if k == nil {
 		return Result{Code: NotFound}

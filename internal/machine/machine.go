@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,7 +31,7 @@ type Machine struct {
 
 // New returns the state before the first entry.
 func New() *Machine {
-	m := &Machine{}
+	m := &Machine{rev: 1} // of the empty state: to watchers 0 means now
 	m.history.limit = historyLimit{Events: 10_000, Bytes: 64 << 20}
 	m.sessions = sessions{
 		byID:     map[SessionID]*session{},
@@ -41,8 +40,7 @@ func New() *Machine {
 		limit:    sessionLimit{Sessions: 100_000, Outstanding: 4096, Answers: 16 << 20},
 	}
 	m.locks = locks{limit: lockLimit{Waiters: 10_000, Edges: 10_000}}
-	m.keys = newKeys()
-	m.counters = newCounters()
+	m.keys, m.counters = newKeys(), newCounters()
 	m.wire()
 	return m
 }
@@ -160,178 +158,6 @@ func (m *Machine) runDue(a *apply, clock uint64) {
 	}
 }
 
-// command carries out one encoded command and fills its answer in.
-func (m *Machine) command(a *apply, raw []byte, answer *Answer) {
-	var c Cmd
-	k := coder{b: raw, reading: true}
-	c.fields(&k)
-	answer.Session, answer.Seq = c.Session, c.Seq
-	if k.err != nil {
-		answer.Result = invalid(k.err.Error())
-		return
-	}
-	a.seq = c.Seq
-	answer.Result = m.once(a, &c)
-}
-
-// once lets a command of a session through if no copy of it was applied (L4).
-func (m *Machine) once(a *apply, c *Cmd) Result {
-	in := &coder{b: c.Body, reading: true}
-	if r, done := m.sessionless(a, c, in); done {
-		return r
-	}
-	s := m.sessions.open(c.Session)
-	switch {
-	case s == nil && c.Session == 0:
-		return invalid("a write needs a session")
-	case s == nil:
-		return Result{Code: NoSession}
-	case c.Seq == 0:
-		return invalid("a write needs a sequence")
-	}
-	s.window.acknowledge(c.Floor, c.Done, m.sessions.limit.Outstanding)
-	if r, seen := s.window.seen(c.Seq); seen {
-		return r
-	}
-	full := s.window.full(&m.sessions.limit)
-	if full && c.Op != OpRelease && c.Op != OpCancelWait && c.Op != OpCloseSession {
-		return Result{Code: WindowFull, N: m.sessions.limit.Outstanding} // not remembered: it may be sent again
-	}
-	r := m.execute(a, s, c.Op, in)
-	if !full { // those that bypass the window name what they end: a copy finds it gone
-		s.window.remember(c.Seq, r)
-	}
-	return r
-}
-
-// sessionless carries out the commands that need no sequence: their copies do no harm.
-func (m *Machine) sessionless(a *apply, c *Cmd, in *coder) (r Result, done bool) {
-	switch c.Op {
-	case OpTick:
-	case OpOpenSession:
-		var c OpenSession
-		if c.fields(in); in.err == nil {
-			r = m.sessions.begin(a, &c)
-		}
-	case OpKeepAlive:
-		var c KeepAlive
-		if c.fields(in); in.err == nil {
-			r = m.sessions.renew(a, &c)
-		}
-	case OpExpire:
-		var c Expire
-		if c.fields(in); in.err == nil {
-			r = m.sessions.expire(a, &c)
-		}
-	default:
-		return r, false
-	}
-	if in.err != nil {
-		r = invalid(in.err.Error())
-	}
-	return r, true
-}
-
-// execute carries out a command of an open session.
-func (m *Machine) execute(a *apply, s *session, op Op, in *coder) (r Result) {
-	switch {
-	case op == OpCloseSession:
-		m.sessions.end(a, s, false)
-	case op >= OpAcquire && op <= OpAnnounce:
-		r = m.executeLock(a, s, op, in)
-	case op >= OpTxn && op <= OpCompact:
-		r = m.executeKeys(a, s, op, in)
-	case op >= OpAdd && op <= OpIDBlock:
-		r = m.executeCounters(a, s, op, in)
-	default:
-		r.Code = Unknown
-	}
-	if in.err != nil {
-		return invalid(in.err.Error())
-	}
-	return r
-}
-
-func (m *Machine) executeLock(a *apply, s *session, op Op, in *coder) (r Result) {
-	switch op {
-	case OpAcquire:
-		var c Acquire
-		if c.fields(in); in.err == nil {
-			r = m.locks.acquire(a, s, &c)
-		}
-	case OpCancelWait:
-		var c CancelWait
-		if c.fields(in); in.err == nil {
-			r = m.locks.cancel(a, s, &c)
-		}
-	case OpRelease:
-		var c Release
-		if c.fields(in); in.err == nil {
-			r = m.locks.release(a, s, &c)
-		}
-	case OpAnnounce:
-		var c Announce
-		if c.fields(in); in.err == nil {
-			r = m.locks.announce(a, s, &c)
-		}
-	}
-	return r
-}
-
-func (m *Machine) executeKeys(a *apply, s *session, op Op, in *coder) (r Result) {
-	switch op {
-	case OpTxn:
-		var c Txn
-		if c.fields(in); in.err == nil {
-			r = m.keys.txn(a, s, &c)
-		}
-	case OpCompact:
-		var c Compact
-		if c.fields(in); in.err == nil {
-			r = m.history.compact(a, &c)
-		}
-	}
-	return r
-}
-
-func (m *Machine) executeCounters(a *apply, s *session, op Op, in *coder) (r Result) {
-	switch op {
-	case OpAdd:
-		var c Add
-		if c.fields(in); in.err == nil {
-			r = m.counters.add(a, s, &c)
-		}
-	case OpSwapCounter:
-		var c SwapCounter
-		if c.fields(in); in.err == nil {
-			r = m.counters.swap(a, s, &c)
-		}
-	case OpIDBlock:
-		var c IDBlock
-		if c.fields(in); in.err == nil {
-			r = m.counters.block(a, s, &c)
-		}
-	}
-	return r
-}
-
-// Query reads the state as of [Machine.Applied].
-func (m *Machine) Query(q *Query) Result {
-	switch q.Kind {
-	case QueryLock, QueryWait:
-		return m.locks.query(q)
-	case QuerySession:
-		return m.sessions.query(q)
-	case QueryHistory:
-		return m.history.query(q, m.rev)
-	case QueryKey, QueryScan:
-		return m.keys.query(q, m.rev)
-	case QueryCounter:
-		return m.counters.query(q)
-	}
-	return Result{Code: Unknown}
-}
-
 // Applied returns the raft index of the last entry.
 func (m *Machine) Applied() uint64 { return m.applied }
 
@@ -360,39 +186,6 @@ func (m *Machine) Expirable() (clock uint64, some bool) {
 		return 0, false
 	}
 	return m.sessions.deadlines[0].deadline, true
-}
-
-// chain adds an entry and what came of it to the hash.
-func (m *Machine) chain(entry []byte, out *Outcome) {
-	h := mixBytes(mix(m.hash, m.applied), entry)
-	for i := range out.Answers {
-		r := &out.Answers[i].Result
-		h = mixBytes(mix(mix(mix(mix(h, uint64(r.Code)), uint64(r.Token)), uint64(r.Rev)), r.N), r.Body)
-	}
-	for i := range out.Events {
-		e := &out.Events[i]
-		h = mix(mix(mix(mix(mix(h, uint64(e.Kind)), uint64(e.Session)), e.Seq), uint64(e.Token)), uint64(e.Rev))
-		h = mixBytes(mix(h, e.N), e.Body)
-	}
-	m.hash = h
-}
-
-// mix is one step of the hash: for a given v a bijection of h, so that no
-// difference is ever lost.
-func mix(h, v uint64) uint64 {
-	h = (h ^ v) * 0x9e3779b97f4a7c15
-	return h ^ h>>32
-}
-
-func mixBytes(h uint64, b []byte) uint64 {
-	h = mix(h, uint64(len(b)))
-	for ; len(b) >= 8; b = b[8:] {
-		h = mix(h, binary.LittleEndian.Uint64(b))
-	}
-	for _, c := range b {
-		h = mix(h, uint64(c))
-	}
-	return h
 }
 
 func invalid(why string) Result { return Result{Code: Invalid, Body: []byte(why)} }

@@ -59,8 +59,11 @@ func (t *sessions) open(id SessionID) *session {
 
 // begin opens a session. A copy finds the session that the first one opened.
 func (t *sessions) begin(a *apply, c *OpenSession) Result {
-	if why := checkName(c.Node); why != "" || c.TTL == 0 {
-		return invalid("open session: the node " + why + " or the TTL is 0")
+	if why := checkName(c.Node); why != "" {
+		return invalid("open session: node " + why)
+	}
+	if c.TTL == 0 {
+		return invalid("open session: the TTL is 0")
 	}
 	key := opening{c.Node, c.Boot, c.Nonce}
 	if s := t.opened[key]; s != nil {
