@@ -10,7 +10,10 @@ func (m *Machine) Check() error {
 	if err := m.locks.check(); err != nil {
 		return err
 	}
-	return m.keys.check(func(s SessionID) bool { return m.sessions.open(s) != nil })
+	if err := m.keys.check(func(s SessionID) bool { return m.sessions.open(s) != nil }); err != nil {
+		return err
+	}
+	return m.tasks.check()
 }
 
 func (t *sessions) check() error {

@@ -383,6 +383,7 @@ type Assigned struct {
 	Deadline   uint64 // cluster time; 0 none
 	Checkpoint []byte
 	Payload    []byte
+	Lost       uint64 // attempts before this one that ended with their worker, not by it
 }
 
 func (m *Assigned) fields(k *coder) {
@@ -395,6 +396,7 @@ func (m *Assigned) fields(k *coder) {
 	k.u64(&m.Deadline)
 	k.bytes(&m.Checkpoint)
 	k.bytes(&m.Payload)
+	k.u64(&m.Lost)
 }
 
 // TaskEnd says how an attempt ended.

@@ -81,6 +81,8 @@ func (m *Machine) execute(a *apply, s *session, op Op, in *coder) (r Result) {
 		r = m.executeLock(a, s, op, in)
 	case op >= OpTxn && op <= OpIDBlock:
 		r = m.executeStore(a, s, op, in)
+	case op >= OpQueue && op <= OpCancelTask:
+		r = m.executeTasks(a, s, op, in)
 	default:
 		r.Code = Unknown
 	}
@@ -149,6 +151,37 @@ func (m *Machine) executeStore(a *apply, s *session, op Op, in *coder) (r Result
 	return r
 }
 
+func (m *Machine) executeTasks(a *apply, s *session, op Op, in *coder) (r Result) {
+	switch op {
+	case OpQueue:
+		var c QueueSettings
+		if c.fields(in); in.err == nil {
+			r = m.tasks.set(a, s, &c)
+		}
+	case OpSubmit:
+		var c Submit
+		if c.fields(in); in.err == nil {
+			r = m.tasks.submit(a, s, &c)
+		}
+	case OpWant:
+		var c Want
+		if c.fields(in); in.err == nil {
+			r = m.tasks.wish(a, s, &c)
+		}
+	case OpFinish:
+		var c Finish
+		if c.fields(in); in.err == nil {
+			r = m.tasks.finish(a, s, &c)
+		}
+	case OpCancelTask:
+		var c CancelTask
+		if c.fields(in); in.err == nil {
+			r = m.tasks.cancel(a, s, &c)
+		}
+	}
+	return r
+}
+
 // Query reads the state as of [Machine.Applied].
 func (m *Machine) Query(q *Query) Result {
 	switch q.Kind {
@@ -164,6 +197,8 @@ func (m *Machine) Query(q *Query) Result {
 		return m.keys.query(q, m.rev)
 	case QueryCounter:
 		return m.counters.query(q)
+	case QueryTask, QueryStats, QueryClaims:
+		return m.tasks.query(q)
 	case QueryHistory:
 		return m.history.query(q, m.rev)
 	}

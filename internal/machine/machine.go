@@ -25,6 +25,7 @@ type Machine struct {
 	locks    locks
 	keys     keys
 	counters counters
+	tasks    tasks
 
 	parts []part // of this machine, in the order in which they act at one instant
 }
@@ -40,15 +41,15 @@ func New() *Machine {
 		limit:    sessionLimit{Sessions: 100_000, Outstanding: 4096, Answers: 16 << 20},
 	}
 	m.locks = locks{limit: lockLimit{Waiters: 10_000, Edges: 10_000}}
-	m.keys, m.counters = newKeys(), newCounters()
+	m.keys, m.counters, m.tasks = newKeys(), newCounters(), newTasks()
 	m.wire()
 	return m
 }
 
 // wire sets the pointers between the parts.
 func (m *Machine) wire() {
-	m.locks.sessions = &m.sessions
-	m.parts = []part{&m.sessions, &m.locks, &m.keys, &m.counters}
+	m.locks.sessions, m.tasks.sessions = &m.sessions, &m.sessions
+	m.parts = []part{&m.sessions, &m.locks, &m.keys, &m.counters, &m.tasks}
 	m.sessions.parts = m.parts
 }
 
@@ -133,6 +134,7 @@ func (m *Machine) Apply(index, term uint64, entry []byte) (Outcome, error) {
 	a.clock = stamp.Clock
 	for i, raw := range cmds {
 		m.command(a, raw, &out.Answers[i])
+		m.tasks.settle(a)
 	}
 	m.applied, m.term, m.clock, m.wall = index, term, stamp.Clock, stamp.Wall
 	m.chain(entry, &out)

@@ -86,6 +86,7 @@ func (t *sessions) begin(a *apply, c *OpenSession) Result {
 	s.window.floor = 1
 	s.deadline = s.lease(a.clock)
 	t.insert(s)
+	a.m.tasks.opened(c.Node, c.Boot)
 	return Result{N: uint64(s.id)}
 }
 
