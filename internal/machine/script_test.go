@@ -39,7 +39,7 @@ func TestScripts(t *testing.T) {
 
 // script is a run of one file.
 type script struct {
-	t        *testing.T
+	t        testing.TB
 	m, twin  *Machine
 	index    uint64
 	term     uint64
@@ -48,10 +48,11 @@ type script struct {
 	names    map[SessionID]string
 	seqs     map[string]uint64
 	sent     map[string]Cmd // by "session/seq"
+	log      [][]byte       // all entries
 	out      strings.Builder
 }
 
-func newScript(t *testing.T) *script {
+func newScript(t testing.TB) *script {
 	return &script{
 		t: t, m: New(), twin: New(), term: 1,
 		sessions: map[string]SessionID{}, names: map[SessionID]string{}, seqs: map[string]uint64{}, sent: map[string]Cmd{},
@@ -193,6 +194,7 @@ func (s *script) bySession(name string, a args) {
 func (s *script) apply(c Cmd) Result {
 	s.index++
 	entry := AppendEntry(nil, Stamp{Clock: uint64(s.clock), Wall: int64(s.clock)}, [][]byte{Encode(&c)})
+	s.log = append(s.log, entry)
 	out, err := s.m.Apply(s.index, s.term, entry)
 	require.NoError(s.t, err)
 	require.NoError(s.t, s.m.Check())
@@ -294,7 +296,7 @@ func (s *script) lock(i *LockInfo) string {
 
 // args are the words after the verb; options are words like delay=5s.
 type args struct {
-	t     *testing.T
+	t     testing.TB
 	words []string
 }
 
@@ -338,7 +340,7 @@ func (a args) space() Space {
 	return SpaceLock
 }
 
-func mustDuration(t *testing.T, w string) time.Duration {
+func mustDuration(t testing.TB, w string) time.Duration {
 	d, err := time.ParseDuration(w)
 	require.NoError(t, err)
 	return d
