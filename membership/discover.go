@@ -95,6 +95,15 @@ func usable(a, own netip.AddrPort) bool {
 		!a.Addr().IsMulticast() && a.Addr().Is4() == own.Addr().Is4()
 }
 
+// CheckSeed tells whether join is one of the forms of Config.Join. It looks at the
+// text only: nothing is resolved.
+func CheckSeed(join string) error {
+	if _, err := sourceOf(join); err != nil {
+		return fmt.Errorf("seed %q: %w", join, err)
+	}
+	return nil
+}
+
 // sourceOf reads one form of Config.Join.
 func sourceOf(join string) (Discoverer, error) {
 	scheme, rest, some := strings.Cut(join, "://")
