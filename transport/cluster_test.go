@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/clatter-go/clatter/transport/memnet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -76,6 +78,46 @@ func pair(t testing.TB) (a, b *Transport) {
 	book := &pages{}
 	a = start(t, config(loopback(t), "a", 1), book)
 	return a, start(t, config(loopback(t), "b", 1), book)
+}
+
+// mem runs a node on an in-memory network, in a bubble.
+func mem(t testing.TB, net *memnet.Net, name string, boot uint64, at string, book *pages) *Transport {
+	c, err := net.Listen(at)
+	require.NoError(t, err)
+	return start(t, config(c, name, boot), book)
+}
+
+// memPair is two nodes, a and b, on an in-memory network with some delay.
+func memPair(t testing.TB) (net *memnet.Net, a, b *Transport, book *pages) {
+	net, book = memnet.New(1), &pages{}
+	net.SetAll(memnet.Rule{Delay: time.Millisecond})
+	a = mem(t, net, "a", 1, "10.0.0.1:7000", book)
+	return net, a, mem(t, net, "b", 1, "10.0.0.2:7000", book), book
+}
+
+// ask sends one frame on a new stream and returns the answer.
+func ask(ctx context.Context, from *Transport, to string, text string) (string, error) {
+	s, err := from.Open(ctx, to, ClassCommand)
+	if err != nil {
+		return "", err
+	}
+	defer s.Cancel()
+	if err := s.WriteFrames(appendFrame(nil, 1, []byte(text))); err != nil {
+		return "", err
+	}
+	_, payload, err := s.ReadFrame()
+	return string(payload), err
+}
+
+// greeted is the next gossip stream that n was opened.
+func greeted(t testing.TB, n *Transport) net.Conn {
+	select {
+	case c := <-n.GossipConns():
+		return c
+	case <-time.After(10 * time.Second):
+		t.Fatal("no gossip stream came")
+		return nil
+	}
 }
 
 func within(t testing.TB, d time.Duration) context.Context {

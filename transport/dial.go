@@ -115,7 +115,7 @@ func (t *Transport) connect(ctx context.Context, to target, p purpose) (*link, e
 		if name == "" && w.attempt.err == nil {
 			name = w.attempt.link.peer.Name
 		}
-		if l := t.current(name, p); l != nil {
+		if l := t.current(name, p); l != nil && l.peer.Boot >= w.boot {
 			return l, nil
 		}
 		if err := w.attempt.err; err != nil {
@@ -130,6 +130,7 @@ type waiting struct {
 	attempt *attempt
 	pause   time.Duration
 	up      <-chan struct{}
+	boot    uint64 // an older start of the node does not do
 }
 
 // wait fails only when ctx ends.
@@ -207,7 +208,7 @@ func (t *Transport) lookup(to target) (target, bool) {
 // The caller holds t.mu.
 func (t *Transport) redial(to target, p purpose) *waiting {
 	who := t.peer(to.name)
-	w := &waiting{attempt: who.dials[p], up: who.up}
+	w := &waiting{attempt: who.dials[p], up: who.up, boot: to.boot}
 	if w.attempt != nil {
 		return w
 	}
@@ -323,6 +324,8 @@ func (t *Transport) refusal(err error) error {
 	}
 	tr, ok := errors.AsType[*quic.TransportError](err)
 	switch {
+	case ok && tr.ErrorCode == quic.ConnectionRefused:
+		return fmt.Errorf("%w: %w", ErrOverloaded, err)
 	case !ok || !tr.ErrorCode.IsCryptoError():
 		return meaning(err)
 	case tr.ErrorCode == cryptoNoProtocol:

@@ -152,9 +152,10 @@ func (c *gossipConn) Write(b []byte) (int, error) {
 	return n, meaning(err)
 }
 
-// Close sends what was written and reads no more.
+// Close sends what was written and reads no more. That the peer has done so before
+// is no error.
 func (c *gossipConn) Close() error {
-	err := c.Stream.Close()
+	_ = c.Stream.Close()
 	c.qs.CancelRead(streamCanceled)
 	c.over(sent | received)
 	c.once.Do(func() {
@@ -162,7 +163,7 @@ func (c *gossipConn) Close() error {
 			close(c.closed)
 		}
 	})
-	return err
+	return nil
 }
 
 // LocalAddr is what this node advertises.

@@ -3,6 +3,7 @@ package transport
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -91,11 +92,15 @@ func (s *Stream) ReadFrame() (typ byte, payload []byte, err error) {
 }
 
 // Close ends our direction: the peer reads what was written and then io.EOF. It can
-// still send. It must not be called while WriteFrames runs.
+// still send. It must not be called while WriteFrames runs. The error is [ErrCanceled]
+// if one end has reset the stream before.
 func (s *Stream) Close() error {
 	err := s.qs.Close()
 	s.over(sent)
-	return meaning(err)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCanceled, err)
+	}
+	return nil
 }
 
 // Cancel ends both directions at once. What is on its way may be lost; the peer's

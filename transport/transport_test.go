@@ -11,7 +11,10 @@ import (
 	"github.com/clatter-go/clatter/internal/wire"
 )
 
-var appendFrame = wire.AppendFrame
+var (
+	appendFrame = wire.AppendFrame
+	marshal     = wire.Marshal
+)
 
 func TestFramesTravelBothWays(t *testing.T) {
 	a, b := pair(t)
