@@ -24,10 +24,24 @@ func (t *sessions) check() error {
 		if s.place != i || t.byID[s.id] != s || s.ended || i > 0 && s.before(t.deadlines[(i-1)/2]) {
 			return fmt.Errorf("L3: session %x is out of place", uint64(s.id))
 		}
-		for seq := range s.window.answers {
-			if s.window.forgotten(seq) {
-				return fmt.Errorf("L4: session %x keeps and forgets the answer to %d", uint64(s.id), seq)
-			}
+		if err := s.window.check(); err != nil {
+			return fmt.Errorf("L4: session %x %w", uint64(s.id), err)
+		}
+	}
+	return nil
+}
+
+func (w *window) check() error {
+	from := w.floor
+	for _, d := range w.done {
+		if d.from <= from || d.to <= d.from {
+			return fmt.Errorf("has its forgotten sequences out of order at %d", d.from)
+		}
+		from = d.to
+	}
+	for seq := range w.answers {
+		if w.forgotten(seq) {
+			return fmt.Errorf("keeps and forgets the answer to %d", seq)
 		}
 	}
 	return nil
