@@ -62,12 +62,12 @@ func (t *keys) txn(a *apply, _ *session, c *Txn) Result {
 	}
 	for i := range c.Ops {
 		if s := c.Ops[i].Session; s != 0 && a.m.sessions.open(s) == nil {
-			return Result{Code: NoSession}
+			return Result{Code: NoSession, N: uint64(s)}
 		}
 	}
 	for i := range c.Checks {
 		if now := t.revision(c.Checks[i].Key); now != c.Checks[i].Rev {
-			return Result{Code: Conflict, Rev: now}
+			return Result{Code: Conflict, Rev: now, N: uint64(i)}
 		}
 	}
 	answer := TxnAnswer{Done: make([]KeyDone, len(c.Ops))}
@@ -114,11 +114,16 @@ func (t *keys) revision(key string) Rev {
 // changes collects what a transaction changes, so that the last event can be marked.
 type changes struct {
 	next Rev // of the change after those in all
-	all  []Change
+	all  []keyChange
 }
 
-func (c *changes) add(one Change) {
-	c.all = append(c.all, one)
+type keyChange struct {
+	kind EventKind
+	Change
+}
+
+func (c *changes) add(kind EventKind, one Change) {
+	c.all = append(c.all, keyChange{kind, one})
 	c.next++
 }
 
@@ -126,11 +131,7 @@ func (c *changes) add(one Change) {
 func (c *changes) tell(a *apply) (last Rev) {
 	for i := range c.all {
 		one := &c.all[i]
-		kind := EventPut
-		if one.Entry.Created == 0 {
-			kind = EventDelete
-		}
-		last = a.change(Event{Kind: kind, Name: one.Entry.Key, Body: Encode(one), Last: i == len(c.all)-1})
+		last = a.change(Event{Kind: one.kind, Name: one.Entry.Key, Body: Encode(&one.Change), Last: i == len(c.all)-1})
 	}
 	return last
 }
@@ -180,13 +181,12 @@ func (t *keys) put(a *apply, key string, op *KeyOp, old *record, made *changes) 
 	}
 	change.Entry = r.KeyEntry
 	t.link(r)
-	made.add(change)
+	made.add(EventPut, change)
 }
 
-// remove deletes a key. Its event has no Created, which tells it from a put.
 func (t *keys) remove(r *record, expired bool, made *changes) {
 	t.unlink(r)
-	made.add(Change{Entry: KeyEntry{Key: r.Key, Rev: made.next}, HadPrev: true, Prev: r.KeyEntry, Expired: expired})
+	made.add(EventDelete, Change{Entry: KeyEntry{Key: r.Key, Rev: made.next}, HadPrev: true, Prev: r.KeyEntry, Expired: expired})
 }
 
 func (t *keys) link(r *record) {

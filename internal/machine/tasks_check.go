@@ -35,6 +35,14 @@ func (t *tasks) check() error {
 	if seen != 0 || bytes != 0 || kept != 0 || alarms != uint64(len(t.alarms)) {
 		return fmt.Errorf("T2: the counts are off by %d tasks, %d bytes pending and %d kept, or %d alarms are not %d", int64(seen), int64(bytes), int64(kept), alarms, len(t.alarms))
 	}
+	charged := map[TaskID]uint8{}
+	for i := range t.blames {
+		id := t.blames[i].task
+		charged[id]++
+		if x := t.byID[id]; x == nil || x.place >= done || x.crashes < charged[id] {
+			return fmt.Errorf("T2: task %x is charged with a loss and is not there", uint64(id))
+		}
+	}
 	return t.checkOwners()
 }
 
@@ -46,7 +54,7 @@ func (t *tasks) checkTask(x *task, claims map[Token]bool) error {
 		return fmt.Errorf("T2: task %x is in two places or in none", uint64(x.id))
 	case (x.owner != nil) != (x.place == running):
 		return fmt.Errorf("T1: task %x is %s and its owner does not fit", uint64(x.id), placeNames[x.place])
-	case x.claim > t.claims || x.claim != 0 && claims[x.claim]:
+	case x.claim > t.claims || claims[x.claim] && x.claim != 0 || x.place == running && (x.claim == 0 || x.attempt == 0):
 		return fmt.Errorf("T1: claim %d of task %x is not its own", x.claim, uint64(x.id))
 	case (at != 0) != (i >= 0) || i >= 0 && (t.alarms[i].task != x || t.alarms[i].at != at):
 		return fmt.Errorf("T2: task %x wakes at %d and has no such alarm", uint64(x.id), at)

@@ -246,8 +246,10 @@ func (t *tasks) taskFields(k *coder) {
 	}
 	for _, q := range t.queues {
 		for _, u := range q.uniques {
-			if x := t.byID[u.id]; x != nil {
-				x.extra().unique = u
+			if x := t.byID[u.id]; x != nil && x.queue == q && x.extra().unique == nil {
+				x.more.unique = u
+			} else if x != nil {
+				k.fail("unique key of another task")
 			}
 		}
 	}

@@ -122,9 +122,9 @@ const (
 	Queued     Code = 1 // in line; N is the place, 1 is next. An EventGranted follows
 	Locked     Code = 2 // held by another and Try was set; Body is a LockInfo
 	Deadlock   Code = 3 // waiting would never end; Body is a Cycle
-	NoSession  Code = 4 // the session has ended
+	NoSession  Code = 4 // the session has ended: the sender's, or N if that is another
 	Stale      Code = 5 // a late copy: its answer was acknowledged or given up before
-	Conflict   Code = 6 // a condition did not hold; Rev is the current one of the key that failed
+	Conflict   Code = 6 // a condition did not hold: N is its place, Rev the current revision of its key
 	NotFound   Code = 7
 	StaleToken Code = 8  // the guard's hold is not current
 	Full       Code = 9  // a bound was reached; N is the bound
