@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,6 +120,39 @@ func TestCloseWithoutLeaveIsAFailure(t *testing.T) {
 	})
 }
 
+// muteWire is a transport that loses the news which memberlist gossips of living nodes.
+type muteWire struct {
+	*transport.Transport
+	mute *atomic.Bool
+}
+
+func (w muteWire) WritePacket(b []byte, to netip.AddrPort, name string) error {
+	const crc, alive, compound = 12, 4, 7 // memberlist's types of messages
+	kind := b[0]
+	if kind == crc {
+		kind = b[5]
+	}
+	if w.mute.Load() && (kind == alive || kind == compound) {
+		return nil
+	}
+	return w.Transport.WritePacket(b, to, name)
+}
+
+func TestAFarewellDoesNotDependOnGossip(t *testing.T) {
+	inBubble(t, func(t *testing.T, mem *memnet.Net) {
+		var mute atomic.Bool
+		nodes := group(t, mem, 2, seedsOf(2), func(c *nodeConfig) {
+			c.wrap = func(tr *transport.Transport) wire { return muteWire{tr, &mute} }
+		})
+		time.Sleep(time.Second)
+		mute.Store(true)
+		require.NoError(t, nodes[1].Leave(t.Context()))
+		synctest.Wait()
+		require.Equal(t, []Kind{Joined, Leaving, Left}, nodes[0].kinds("n01"))
+		stopAll(nodes...)
+	})
+}
+
 func TestALeaveIsHeardInSpiteOfLoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, mem *memnet.Net) {
 		nodes := group(t, mem, 6, seedsOf(6))
@@ -195,16 +229,49 @@ func TestARestartElsewhereIsSeenAtOnce(t *testing.T) {
 }
 
 func TestALongSplitHeals(t *testing.T) {
+	for name, forget := range map[string]bool{"by the seed on one side": false, "by calling on the lost": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, mem *memnet.Net) {
+				seeds := addrs(ip(0))
+				nodes := group(t, mem, 6, nil, func(c *nodeConfig) {
+					c.Discover = found(func() ([]netip.AddrPort, error) { return seeds, nil })
+				})
+				mem.Partition(seedsOf(3), []string{ip(3), ip(4), ip(5)})
+				eventually(t, 30*time.Second, func() bool {
+					return nodes[0].sees("n00", "n01", "n02") && nodes[5].sees("n03", "n04", "n05")
+				}, "split seen")
+				if forget {
+					seeds = nil
+				}
+				time.Sleep(time.Minute) // gossip has forgotten the other side
+				mem.Heal()
+				t.Logf("healed after %v", formed(t, 15*time.Second, nodes...))
+				stopAll(nodes...)
+			})
+		})
+	}
+}
+
+// lingering is a Discoverer that takes a second to notice the end of its context.
+type lingering struct{ left *atomic.Bool }
+
+func (l lingering) Discover(ctx context.Context) ([]netip.AddrPort, error) {
+	<-ctx.Done()
+	time.Sleep(time.Second)
+	l.left.Store(true)
+	return nil, ctx.Err()
+}
+
+func TestCloseAndAStartCutShortWaitForWhatTheyStarted(t *testing.T) {
 	inBubble(t, func(t *testing.T, mem *memnet.Net) {
-		nodes := group(t, mem, 6, seedsOf(1)) // the seed is on one side only
-		mem.Partition(seedsOf(3), []string{ip(3), ip(4), ip(5)})
-		eventually(t, 30*time.Second, func() bool {
-			return nodes[0].sees("n00", "n01", "n02") && nodes[5].sees("n03", "n04", "n05")
-		}, "split seen")
-		time.Sleep(time.Minute) // gossip has forgotten the other side
-		mem.Heal()
-		t.Logf("healed after %v", formed(t, 15*time.Second, nodes...))
-		stopAll(nodes...)
+		first := bring(t, mem, 0, nil)
+		var left atomic.Bool
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := Start(ctx, Config{Transport: first.net, Discover: lingering{&left}})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.True(t, left.Load())
+		first.stop()
 	})
 }
 
