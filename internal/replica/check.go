@@ -9,29 +9,37 @@ import (
 
 // check refuses what raft would trip over.
 func (r *Replica) check(m *raftpb.Message) error {
-	from, own := m.GetFrom(), false
-	switch t := m.GetType(); t {
-	case raftpb.MsgStorageAppendResp:
-		own = from == raft.LocalAppendThread
-	case raftpb.MsgStorageApplyResp:
-		own = from == raft.LocalApplyThread
-	case raftpb.MsgAppResp, raftpb.MsgVoteResp, raftpb.MsgPreVoteResp:
-		own = from == r.id // acknowledged by the own disk
-	case raftpb.MsgApp, raftpb.MsgVote, raftpb.MsgPreVote, raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp,
-		raftpb.MsgReadIndex, raftpb.MsgReadIndexResp, raftpb.MsgTimeoutNow, raftpb.MsgTransferLeader:
-	default: // snapshots among them: they do not travel as messages
+	t, from := m.GetType(), m.GetFrom()
+	switch {
+	case m.GetTo() != r.id:
+		return fmt.Errorf("%w: %v from %x is for %x, this is %x", ErrRefused, t, from, m.GetTo(), r.id)
+	case t == raftpb.MsgStorageAppendResp && from == raft.LocalAppendThread,
+		t == raftpb.MsgStorageApplyResp && from == raft.LocalApplyThread,
+		acknowledges(t) && from == r.id:
+		return nil // of the own disk and machine
+	case !travels(t):
 		return fmt.Errorf("%w: type %v from %x", ErrRefused, t, from)
-	}
-	if m.GetTo() != r.id {
-		return fmt.Errorf("%w: %v from %x is for %x, this is %x", ErrRefused, m.GetType(), from, m.GetTo(), r.id)
-	}
-	if own {
-		return nil
-	}
-	if from == raft.None || from == r.id || raft.IsLocalMsgTarget(from) {
-		return fmt.Errorf("%w: %v claims to be from %x", ErrRefused, m.GetType(), from)
+	case from == raft.None || from == r.id || raft.IsLocalMsgTarget(from):
+		return fmt.Errorf("%w: %v claims to be from %x", ErrRefused, t, from)
 	}
 	return checkEntries(m)
+}
+
+// acknowledges reports whether raft waits with such a message until a write is durable.
+func acknowledges(t raftpb.MessageType) bool {
+	return t == raftpb.MsgAppResp || t == raftpb.MsgVoteResp || t == raftpb.MsgPreVoteResp
+}
+
+// travels reports whether peers send such messages to each other. Proposals are not
+// forwarded, and snapshots do not travel as messages.
+func travels(t raftpb.MessageType) bool {
+	switch t {
+	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
+		raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp,
+		raftpb.MsgTimeoutNow, raftpb.MsgTransferLeader:
+		return true
+	}
+	return false
 }
 
 func checkEntries(m *raftpb.Message) error {

@@ -25,7 +25,8 @@ func (e *FatalError) Unwrap() error { return e.Err }
 // replica is as it was.
 var ErrRefused = errors.New("the message is refused")
 
-// contain turns a panic of the libraries below into the end of the replica.
+// contain turns a panic of the libraries below into the end of the replica. It is
+// deferred itself: recover sees nothing from one call further down.
 func (r *Replica) contain(doing string) {
 	if p := recover(); p != nil {
 		r.err = r.fatal(doing, p)

@@ -43,10 +43,11 @@ func (r *Replica) Ready(now Now) (w Work, ok bool) {
 		return Work{}, false
 	}
 	defer func() {
-		if r.contain("get ready"); r.err != nil {
+		if r.err != nil {
 			w, ok = Work{}, false
 		}
 	}()
+	defer r.contain("get ready")
 	r.pass(now.Mono)
 	w.Packed = r.pack(now)
 	w.Conf, r.conf = r.conf, nil

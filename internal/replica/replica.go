@@ -199,10 +199,11 @@ func (r *Replica) Step(m *raftpb.Message) (err error) {
 		return r.err
 	}
 	defer func() {
-		if r.contain("step a message"); r.err != nil {
+		if r.err != nil {
 			err = r.err
 		}
 	}()
+	defer r.contain("step a message")
 	if err := r.check(m); err != nil {
 		return err
 	}
