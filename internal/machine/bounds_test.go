@@ -75,10 +75,12 @@ func TestAFullWindowRefusesWhatTakesOnly(t *testing.T) {
 		require.Less(t, target, uint64(110))
 	}
 	require.Equal(t, WindowFull, r.Code)
-	r, _ = b.do(Cmd{Session: 1, Seq: 4, Floor: 4, Op: OpAcquire}, &Acquire{Space: SpaceLock, Name: "w"})
+	r, _ = b.do(Cmd{Session: 1, Seq: 2004, Floor: 4, Op: OpAcquire}, &Acquire{Space: SpaceLock, Name: "w"})
 	require.Equal(t, WindowFull, r.Code, "three tombstones are left")
-	r, _ = b.do(Cmd{Session: 1, Seq: 2004, Floor: 2000, Op: OpAcquire}, &Acquire{Space: SpaceLock, Name: "w"})
-	require.Equal(t, OK, r.Code, "refused before, not remembered, sent again")
+	r, _ = b.do(Cmd{Session: 1, Seq: 2005, Floor: 2000, Op: OpAcquire}, &Acquire{Space: SpaceLock, Name: "w"})
+	require.Equal(t, OK, r.Code)
+	r, _ = b.do(Cmd{Session: 1, Seq: 2004, Op: OpAcquire}, &Acquire{Space: SpaceLock, Name: "w"})
+	require.Equal(t, Stale, r.Code, "a copy of what was refused is not let in later")
 }
 
 // A sender that acknowledges every other command leaves holes without end.
@@ -113,26 +115,32 @@ func TestHistoryHasBothItsBounds(t *testing.T) {
 	require.Less(t, len(h.kept()), 15)
 }
 
-// Two ways at each of 20 holds would be a million paths: each hold is entered once.
-func TestADeadlockIsFoundBehindManyPaths(t *testing.T) {
+// Two ways on from each of 20 holds would be a million paths to nowhere: each hold
+// is entered once.
+func TestADeadlockIsFoundBesideManyPaths(t *testing.T) {
 	const layers = 20
-	b := newRig(t, layers+1)
-	name := func(i int) string { return fmt.Sprintf("l%02d", i) }
+	b := newRig(t, layers+3)
+	name := func(i int) string { return fmt.Sprintf("layer %02d", i) }
 	for i := range layers + 1 {
 		require.Equal(t, OK, b.acquire(i, 1, name(i)).Code)
 	}
-	for i := range layers { // under the hold of each layer two waits for that of the next
+	for i := range layers {
 		for seq := uint64(2); seq < 4; seq++ {
 			require.Equal(t, Queued, b.acquire(i, seq, name(i+1), HoldRef{b.ids[i], 1}).Code)
 		}
 	}
-	r := b.acquire(layers, 2, name(0), HoldRef{b.ids[layers], 1})
+	one, two := layers+1, layers+2
+	b.acquire(one, 1, "x")
+	b.acquire(two, 1, "y")
+	b.acquire(one, 2, name(0), HoldRef{b.ids[one], 1}) // looked at first
+	b.acquire(one, 3, "y", HoldRef{b.ids[one], 1})
+	r := b.acquire(two, 2, "x", HoldRef{b.ids[two], 1})
 	require.Equal(t, Deadlock, r.Code)
 	var c Cycle
 	require.NoError(t, Decode(r.Body, &c))
-	require.Len(t, c.Edges, layers+1)
+	require.Len(t, c.Edges, 2)
 	for i, e := range c.Edges {
-		require.Equal(t, e.Holder.Hold.Session, c.Edges[(i+1)%len(c.Edges)].Waiter.Hold.Session)
+		require.Equal(t, e.Holder.Hold.Session, c.Edges[1-i].Waiter.Hold.Session)
 	}
 }
 

@@ -100,7 +100,8 @@ func (m *Acquire) fields(k *coder) {
 
 // CancelWait ends the wait of the sender's Acquire with sequence Target. If that
 // was granted it is released; if it was not applied yet, every late copy of it
-// finds itself cancelled (protocol 11).
+// finds itself cancelled (protocol 11). Cancelled: it never held; OK: it held with
+// Token and is released; NotFound: it had ended before.
 type CancelWait struct {
 	Space  Space
 	Name   string
@@ -113,7 +114,8 @@ func (m *CancelWait) fields(k *coder) {
 	k.u64(&m.Target)
 }
 
-// Release frees the sender's hold Target if its token is still Token.
+// Release frees the sender's hold Target if its token is still Token. NotFound:
+// there is no such hold any more, as for a repeated Release beyond the window.
 type Release struct {
 	Space  Space
 	Name   string

@@ -35,7 +35,8 @@ func (m *Machine) once(a *apply, c *Cmd) Result {
 	}
 	full := s.window.full(&m.sessions.limit)
 	if full && c.Op != OpRelease && c.Op != OpCancelWait && c.Op != OpCloseSession {
-		return Result{Code: WindowFull, N: m.sessions.limit.Outstanding} // not remembered: it may be sent again
+		s.window.forget(c.Seq) // the sender is told that nothing happened: no copy may happen after that
+		return Result{Code: WindowFull, N: m.sessions.limit.Outstanding}
 	}
 	r := m.execute(a, s, c.Op, in)
 	if !full { // those that bypass the window name what they end: a copy finds it gone

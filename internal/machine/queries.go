@@ -4,12 +4,12 @@ package machine
 type QueryKind uint8
 
 const (
-	QueryLock    QueryKind = 1  // Space, Name: Body is a LockInfo; NotFound for a name never used
+	QueryLock    QueryKind = 1  // Space, Name: Body is a LockInfo, N counts the waiters, Rev is the store's; NotFound for a name never used
 	QueryWait    QueryKind = 2  // Session, Seq, Space, Name: OK with Token if granted, Queued with N the place, Cancelled, NotFound (released, or never applied), NoSession
 	QuerySession QueryKind = 3  // Session: Body is a SessionState; NoSession
 	QueryKey     QueryKind = 10 // Name: Body is a KeyEntry; Rev is the store's; NotFound
 	QueryScan    QueryKind = 11 // Name is a prefix, After the key to go on after, Limit entries and 1 MiB at most: Body is a KeyList; Rev is the store's
-	QueryHistory QueryKind = 12 // Name is a topic's prefix, Rev: Body is an EventList of what came after Rev (Topic says of which kind); Compacted
+	QueryHistory QueryKind = 12 // Name is a topic's prefix, Rev: Body is an EventList of what came after Rev (Topic says of which kind), Limit events and about 1 MiB at most; the answer's Rev is how far it is complete, N is 1 if more follows; Compacted
 	QueryCounter QueryKind = 20 // Name: N is the value (two's complement); 0 for an unused name
 	QueryTask    QueryKind = 30 // N is the id: Body is a TaskResult; NotFound
 	QueryStats   QueryKind = 31 // Name is a queue: Body is a QueueStats

@@ -120,7 +120,7 @@ type Code uint8
 const (
 	OK         Code = 0
 	Queued     Code = 1 // in line; N is the place, 1 is next. An EventGranted follows
-	Locked     Code = 2 // held by another and Try was set; Body is a LockInfo
+	Locked     Code = 2 // not to be had at once and Try was set; Body is a LockInfo with the first 16 waiters, N counts them all
 	Deadlock   Code = 3 // waiting would never end; Body is a Cycle
 	NoSession  Code = 4 // the session has ended: the sender's, or N if that is another
 	Stale      Code = 5 // a late copy: its answer was acknowledged or given up before
@@ -130,10 +130,10 @@ const (
 	Full       Code = 9  // a bound was reached; N is the bound
 	Invalid    Code = 10 // the command makes no sense; Body says why
 	Duplicate  Code = 11 // the unique key is taken; ID-bearing bodies name the task that has it
-	Compacted  Code = 12 // history is gone; Rev is the oldest kept
+	Compacted  Code = 12 // history is gone; Rev is the oldest from which it can be resumed
 	Unknown    Code = 13 // an op or query this version does not know
 	Cancelled  Code = 14 // the wait was cancelled before it was granted
-	WindowFull Code = 15 // more than 4096 commands of one session are outstanding
+	WindowFull Code = 15 // 4096 answers of the session are not acknowledged: not applied, and copies of it are Stale
 )
 
 // Result answers a command or a query.
