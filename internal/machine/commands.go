@@ -3,6 +3,7 @@ package machine
 // Space separates names of different kinds: a lock and an election may share one.
 type Space uint8
 
+// The spaces of names; stored in logs.
 const (
 	SpaceLock     Space = 1
 	SpaceElection Space = 2
@@ -187,6 +188,7 @@ func (m *Check) fields(k *coder) { k.str(&m.Key); k.u64((*uint64)(&m.Rev)) }
 // KeyOpKind says what a KeyOp does.
 type KeyOpKind uint8
 
+// The operations on keys; stored in logs.
 const (
 	KeyPut    KeyOpKind = 1
 	KeyDelete KeyOpKind = 2
@@ -404,6 +406,7 @@ func (m *Assigned) fields(k *coder) {
 // TaskEnd says how an attempt ended.
 type TaskEnd uint8
 
+// The ends of an attempt; stored in logs.
 const (
 	EndDone    TaskEnd = 1
 	EndRetry   TaskEnd = 2 // ready again after Delay; the attempt counts

@@ -3,6 +3,7 @@ package machine
 // QueryKind says what a Query asks for.
 type QueryKind uint8
 
+// The queries, with what they need and what the answer carries.
 const (
 	QueryLock    QueryKind = 1  // Space, Name: Body is a LockInfo, N counts the waiters, Rev is the store's; NotFound for a name never used
 	QueryWait    QueryKind = 2  // Session, Seq, Space, Name: OK with Token if granted, Queued with N the place, Cancelled, NotFound (released, or never applied), NoSession
@@ -46,6 +47,7 @@ func (m *Query) fields(k *coder) {
 // Topic is a kind of observable events that can be watched.
 type Topic uint8
 
+// The topics.
 const (
 	TopicKeys     Topic = 1 // EventPut, EventDelete by key prefix
 	TopicElection Topic = 2 // EventLeader by exact name

@@ -117,6 +117,7 @@ func DecodeEntry(b []byte) (s Stamp, cmds [][]byte, err error) {
 // Code is the outcome of a command or a query, as the machine sees it.
 type Code uint8
 
+// The codes; they travel and are kept in snapshots.
 const (
 	OK         Code = 0
 	Queued     Code = 1 // in line; N is the place, 1 is next. An EventGranted follows
@@ -156,6 +157,7 @@ func (r *Result) fields(k *coder) {
 // EventKind says what happened.
 type EventKind uint8
 
+// The kinds of events, with what their fields mean.
 const (
 	EventGranted  EventKind = 1  // to Session: the wait Seq became a hold with Token
 	EventAssigned EventKind = 2  // to Session: Body is an Assignment
