@@ -78,9 +78,9 @@ func TestSizesAreRoundedUp(t *testing.T) {
 // pair is wider than a word: a torn copy would show.
 type pair struct{ a, b int }
 
-// TestNothingIsLostOrTakenTwice is D1 under real threads. Seen to fail, with and
-// without the race detector, when Steal reads before its swap, when Push does not
-// ask for the turn, and when reclaim stores instead of swapping.
+// D1 under real threads. Seen to fail when Push does not ask for the turn and when
+// reclaim stores instead of swapping; under the race detector also when Steal reads
+// before its swap.
 func TestNothingIsLostOrTakenTwice(t *testing.T) {
 	elements := 200_000
 	if testing.Short() {
