@@ -131,7 +131,9 @@ func (c *changes) add(kind EventKind, one Change) {
 func (c *changes) tell(a *apply) (last Rev) {
 	for i := range c.all {
 		one := &c.all[i]
-		last = a.change(Event{Kind: one.kind, Name: one.Entry.Key, Body: Encode(&one.Change), Last: i == len(c.all)-1})
+		size := 2*len(one.Entry.Key) + len(one.Entry.Value) + len(one.Prev.Value) + 64
+		body := Append(make([]byte, 0, size), &one.Change)
+		last = a.change(Event{Kind: one.kind, Name: one.Entry.Key, Body: body, Last: i == len(c.all)-1})
 	}
 	return last
 }
