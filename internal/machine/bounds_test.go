@@ -115,6 +115,25 @@ func TestHistoryHasBothItsBounds(t *testing.T) {
 	require.Less(t, len(h.kept()), 15)
 }
 
+func TestCompactForgetsWhatHasNoEventToo(t *testing.T) {
+	b := newRig(t, 1)
+	b.do(Cmd{Session: 1, Seq: 1, Op: OpAcquire}, &Acquire{Space: SpaceElection, Name: "boss"})
+	a := &apply{m: b.m, out: &Outcome{}}
+	for range 3 {
+		a.change(Event{Kind: EventTask, Name: "queue", Last: true}) // observable, but not kept
+	}
+	require.Len(t, b.m.history.kept(), 1)
+	r, _ := b.do(Cmd{Session: 1, Seq: 2, Op: OpCompact}, &Compact{Rev: 4})
+	require.Equal(t, Result{Rev: 4}, r)
+	require.Empty(t, b.m.history.kept())
+	q := &Query{Kind: QueryHistory, Topic: TopicElection, Name: "boss", Rev: 3}
+	require.Equal(t, Result{Code: Compacted, Rev: 4}, b.m.Query(q))
+	q.Rev = 4
+	require.Equal(t, OK, b.m.Query(q).Code)
+	q.Topic = TopicTasks
+	require.Equal(t, Result{Code: Compacted}, b.m.Query(q))
+}
+
 // Two ways on from each of 20 holds would be a million paths to nowhere: each hold
 // is entered once.
 func TestADeadlockIsFoundBesideManyPaths(t *testing.T) {
