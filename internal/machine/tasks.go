@@ -16,6 +16,7 @@ type tasks struct {
 	windows  heap[*unique] // of unique keys
 	blames   []blame
 	claims   Token // the last one given
+	limit    taskLimit
 	sessions *sessions
 
 	// These are empty between commands.
@@ -24,8 +25,19 @@ type tasks struct {
 	batch []Assigned
 }
 
+// taskLimit holds the bounds that apply consults; they are part of the state.
+type taskLimit struct {
+	Pending  uint64 // bytes of unfinished tasks of a queue: Full beyond it
+	Finished uint64 // finished tasks that a queue keeps, however long they should be
+	Kept     uint64 // and their bytes
+	Claimed  uint64 // weight of claims from which on a worker is given no more: with one task beyond it all fit one message
+}
+
 func newTasks() tasks {
-	return tasks{queues: map[string]*queue{}, byID: map[TaskID]*task{}, owners: map[SessionID]*owner{}}
+	return tasks{
+		queues: map[string]*queue{}, byID: map[TaskID]*task{}, owners: map[SessionID]*owner{},
+		limit: taskLimit{Pending: 1 << 30, Finished: 100_000, Kept: 256 << 20, Claimed: 2 << 20},
+	}
 }
 
 // queue is one name. It lives for ever, as its settings do.
@@ -50,9 +62,7 @@ const (
 	maxCheckpoint    = 256 << 10
 	maxErr           = 4 << 10 // of an error text; what is longer is cut
 	maxOrderKey      = 256     // likewise of a unique key
-	maxPending       = 1 << 30 // bytes of unfinished tasks of a queue: Full beyond it
-	maxFinished      = 100_000 // tasks
-	maxKept          = 256 << 20
+	taskWeight       = 128     // of a task in a message, beside its bytes
 	defaultReady     = 1_000_000
 	defaultRetention = 3600 * 1_000_000_000
 	defaultCrashes   = 3

@@ -27,13 +27,6 @@ type worker struct {
 	hungry     bool
 }
 
-// maxClaimed is the weight of claims from which on a worker is given no more, so
-// that all of them fit one message whatever their payloads are.
-const (
-	maxClaimed = 2 << 20
-	taskWeight = 128
-)
-
 // weight is about what a task takes in an Assignment. It does not change while the task runs.
 func (x *task) weight() uint64 {
 	n := taskWeight + len(x.payload)
@@ -82,7 +75,7 @@ func (t *tasks) feed(w *worker) {
 	if w.owner.gone {
 		return
 	}
-	hungry := w.want > 0 && w.bytes < maxClaimed
+	hungry := w.want > 0 && w.bytes < t.limit.Claimed
 	switch {
 	case hungry && !w.hungry:
 		w.queue.hungry.push(w)
@@ -183,7 +176,7 @@ func (t *tasks) claim(a *apply, x *task, w *worker) {
 		t.given = append(t.given, w)
 	}
 	w.queue.hungry.remove(w)
-	if w.want > 0 && w.bytes < maxClaimed {
+	if w.want > 0 && w.bytes < t.limit.Claimed {
 		w.queue.hungry.push(w)
 	}
 }

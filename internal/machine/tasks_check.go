@@ -101,7 +101,7 @@ func (t *tasks) checkOwners() error {
 					suspicious++
 				}
 			}
-			if bytes != w.bytes || w.hungry != (w.want > 0 && bytes < maxClaimed) || w.untold != nil {
+			if bytes != w.bytes || w.hungry != (w.want > 0 && bytes < t.limit.Claimed) || w.untold != nil {
 				return fmt.Errorf("T1: session %x has %d bytes of %q, not %d, or is hungry wrongly", uint64(id), bytes, w.queue.settings.Queue, w.bytes)
 			}
 		}

@@ -119,7 +119,7 @@ func (t *tasks) conclude(a *apply, x *task, how place, err string, value []byte)
 	q.kept += x.keeps()
 	result := x.result()
 	a.change(Event{Kind: EventTask, Name: q.settings.Queue, N: uint64(x.id), Last: true, Body: Encode(&result)})
-	for q.count[done]+q.count[dead]+q.count[discarded]+q.count[cancelled] > maxFinished || q.kept > maxKept {
+	for q.count[done]+q.count[dead]+q.count[discarded]+q.count[cancelled] > t.limit.Finished || q.kept > t.limit.Kept {
 		t.forget(q.finished.first)
 	}
 }

@@ -8,6 +8,7 @@ import (
 // places, which put themselves at the end of theirs when they are read.
 func (t *tasks) fields(k *coder) {
 	k.u64((*uint64)(&t.claims))
+	t.limit.fields(k)
 	list(k, &t.blames)
 	names := sortedKeys(t.queues)
 	n := k.count(len(names))
@@ -29,6 +30,13 @@ func (t *tasks) fields(k *coder) {
 	}
 	t.taskFields(k)
 	t.turns(k)
+}
+
+func (l *taskLimit) fields(k *coder) {
+	k.u64(&l.Pending)
+	k.u64(&l.Finished)
+	k.u64(&l.Kept)
+	k.u64(&l.Claimed)
 }
 
 func (q *queue) fields(k *coder) {

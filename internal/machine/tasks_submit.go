@@ -48,7 +48,7 @@ func (t *tasks) submit(a *apply, _ *session, c *Submit) Result {
 		return invalid(why)
 	}
 	q := t.queue(c.Queue)
-	if full := q.lacks(c); full != 0 {
+	if full := q.lacks(c, t.limit.Pending); full != 0 {
 		return Result{Code: Full, N: full}
 	}
 	answer := SubmitAnswer{IDs: make([]TaskID, len(c.Tasks))}
@@ -85,7 +85,7 @@ func (c *Submit) wrong() string {
 }
 
 // lacks returns the bound that the submit would break, or 0.
-func (q *queue) lacks(c *Submit) uint64 {
+func (q *queue) lacks(c *Submit, mostBytes uint64) uint64 {
 	var n, bytes uint64
 	var seen map[string]bool
 	for i := range c.Tasks {
@@ -105,8 +105,8 @@ func (q *queue) lacks(c *Submit) uint64 {
 	switch {
 	case n > 0 && unstarted+n > q.settings.MaxReady:
 		return q.settings.MaxReady
-	case n > 0 && q.pending+bytes > maxPending:
-		return maxPending
+	case n > 0 && q.pending+bytes > mostBytes:
+		return mostBytes
 	}
 	return 0
 }
