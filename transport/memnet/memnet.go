@@ -156,6 +156,14 @@ func (n *Net) Isolate(addr string) {
 	n.apart[a] = true
 }
 
+// Rejoin lifts an Isolate of addr, and only that.
+func (n *Net) Rejoin(addr string) {
+	a := addrOf(addr)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.apart, a)
+}
+
 // OneWay cuts the direction from -> to only: to is still heard by from.
 func (n *Net) OneWay(from, to string) {
 	l := link{addrOf(from), addrOf(to)}

@@ -1,0 +1,9 @@
+package node_test
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+func datasync(f *os.File) { _ = unix.Fdatasync(int(f.Fd())) }
