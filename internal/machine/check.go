@@ -4,7 +4,8 @@ import "fmt"
 
 // Check returns the first invariant that the state breaks, or nil.
 func (m *Machine) Check() error {
-	if err := m.sessions.check(); err != nil {
+	last := m.numbered(m.ids)
+	if err := m.sessions.check(SessionID(last)); err != nil {
 		return err
 	}
 	if err := m.locks.check(); err != nil {
@@ -13,15 +14,15 @@ func (m *Machine) Check() error {
 	if err := m.keys.check(func(s SessionID) bool { return m.sessions.open(s) != nil }); err != nil {
 		return err
 	}
-	return m.tasks.check()
+	return m.tasks.check(TaskID(last))
 }
 
-func (t *sessions) check() error {
+func (t *sessions) check(last SessionID) error {
 	if len(t.deadlines) != len(t.byID) || len(t.opened) != len(t.byID) {
 		return fmt.Errorf("L3: %d sessions, %d deadlines, %d openings", len(t.byID), len(t.deadlines), len(t.opened))
 	}
 	for i, s := range t.deadlines {
-		if s.place != i || t.byID[s.id] != s || s.ended || i > 0 && s.before(t.deadlines[(i-1)/2]) {
+		if s.place != i || t.byID[s.id] != s || s.ended || s.id > last || i > 0 && s.before(t.deadlines[(i-1)/2]) {
 			return fmt.Errorf("L3: session %x is out of place", uint64(s.id))
 		}
 		if err := s.window.check(); err != nil {

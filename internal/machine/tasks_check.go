@@ -2,13 +2,16 @@ package machine
 
 import "fmt"
 
-// check verifies T1, T2 and, for workers, L3.
-func (t *tasks) check() error {
+// check verifies T1, T2 and, for workers, L3. last is the last id that was minted.
+func (t *tasks) check(last TaskID) error {
 	var seen, bytes, kept, alarms uint64
 	claims := map[Token]bool{}
 	for x := range t.all() {
 		if err := t.checkTask(x, claims); err != nil {
 			return err
+		}
+		if x.id > last {
+			return fmt.Errorf("T2: task %x was never minted, the last id is %x", uint64(x.id), uint64(last))
 		}
 		seen++
 		if x.place >= done {
