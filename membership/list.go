@@ -43,7 +43,10 @@ type List struct {
 	writer sync.WaitGroup  // the one that writes the log
 	news   chan struct{}   // holds a token when own was changed
 
-	announcing sync.Mutex // one UpdateNode at a time: it reads the own node without memberlist's lock
+	// announcing is held by whoever has sent into it: one UpdateNode at a time, since it
+	// reads the own node without memberlist's lock. It is no mutex because UpdateNode
+	// waits on time, which stands still in a synctest bubble while a mutex is waited for.
+	announcing chan struct{}
 	ending     sync.Mutex // one Leave or Close at a time: memberlist panics on Leave after Shutdown
 	ended      bool       // guarded by ending
 
@@ -108,12 +111,13 @@ func (l *List) firstRound(ctx context.Context, over <-chan struct{}) error {
 func newList(cfg Config, w wire) *List {
 	self := w.Self()
 	l := &List{
-		self:    self,
-		name:    gossipName(self.Name, self.Boot),
-		logs:    newLogs(cfg.Logger),
-		news:    make(chan struct{}, 1),
-		own:     meta{zone: cfg.Zone, labels: maps.Clone(cfg.Labels)},
-		changed: make(chan struct{}),
+		self:       self,
+		name:       gossipName(self.Name, self.Boot),
+		logs:       newLogs(cfg.Logger),
+		news:       make(chan struct{}, 1),
+		own:        meta{zone: cfg.Zone, labels: maps.Clone(cfg.Labels)},
+		changed:    make(chan struct{}),
+		announcing: make(chan struct{}, 1),
 	}
 	l.roster = newRoster(self.Name, self.Boot, self.Addr, l.own, time.Now())
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -408,8 +412,8 @@ func (l *List) announce() {
 // update hands the own facts to memberlist, which goes on to gossip them. It does not
 // wait for that: an error says only that nothing was sent yet.
 func (l *List) update() {
-	l.announcing.Lock()
-	defer l.announcing.Unlock()
+	l.announcing <- struct{}{}
+	defer func() { <-l.announcing }()
 	l.ml.UpdateNode(time.Nanosecond)
 }
 

@@ -175,6 +175,9 @@ func TestLeavingGivesBackAtOnceAndIsNoFailure(t *testing.T) {
 			listed := false
 			for m := range c.Node((lead + 1) % 5).Members() {
 				listed = listed || m.Name == fmt.Sprintf("n%d", lead)
+				if listed && time.Since(began) > time.Hour {
+					t.Fatalf("still listed: %+v", m)
+				}
 			}
 			if !listed {
 				break
