@@ -232,17 +232,20 @@ func TestALongSplitHeals(t *testing.T) {
 	for name, forget := range map[string]bool{"by the seed on one side": false, "by calling on the lost": true} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, mem *memnet.Net) {
-				seeds := addrs(ip(0))
+				var forgotten atomic.Bool
 				nodes := group(t, mem, 6, nil, func(c *nodeConfig) {
-					c.Discover = found(func() ([]netip.AddrPort, error) { return seeds, nil })
+					c.Discover = found(func() ([]netip.AddrPort, error) {
+						if forgotten.Load() {
+							return nil, nil
+						}
+						return addrs(ip(0)), nil
+					})
 				})
 				mem.Partition(seedsOf(3), []string{ip(3), ip(4), ip(5)})
 				eventually(t, 30*time.Second, func() bool {
 					return nodes[0].sees("n00", "n01", "n02") && nodes[5].sees("n03", "n04", "n05")
 				}, "split seen")
-				if forget {
-					seeds = nil
-				}
+				forgotten.Store(forget)
 				time.Sleep(time.Minute) // gossip has forgotten the other side
 				mem.Heal()
 				t.Logf("healed after %v", formed(t, 15*time.Second, nodes...))
