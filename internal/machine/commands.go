@@ -297,10 +297,10 @@ func (m *IDBlock) fields(k *coder) { k.str(&m.Name); k.u64(&m.Size) }
 // QueueSettings are replicated, because apply consults them (protocol 34).
 type QueueSettings struct {
 	Queue      string
-	MaxReady   uint64 // Submit beyond it is Full; 0 is 1 000 000
-	Retention  uint64 // ns of cluster time a finished task is kept
+	MaxReady   uint64 // tasks not started, delayed ones included: Submit beyond it is Full; 0 is 1 000 000
+	Retention  uint64 // ns of cluster time a finished task is kept, at most 100 000 of them; 0 is one hour
 	MaxRunning uint64 // cluster-wide; 0 is no cap
-	MaxCrashes uint64 // claims lost with their node before a task is dead; 0 is 3
+	MaxCrashes uint64 // losses that point at a task, and make it dead (protocol 26); 0 is 3, 255 the most
 }
 
 func (m *QueueSettings) fields(k *coder) {
@@ -326,7 +326,7 @@ type TaskSpec struct {
 	Priority uint8  // 0 to 9; higher first
 	Deadline uint64 // ns of cluster time from the submit after which it is not started any more; 0 never
 	Unique   string // "" is not unique
-	Window   uint64 // ns of cluster time for which Unique is taken
+	Window   uint64 // ns of cluster time for which Unique is taken; 0: until the task has ended. The dead and the cancelled free it at once
 	OrderKey string // tasks of one key run one at a time, in order
 }
 
@@ -450,7 +450,8 @@ type FinishAnswer struct{ Refused []uint64 }
 
 func (m *FinishAnswer) fields(k *coder) { u64s(k, &m.Refused) }
 
-// CancelTask ends a task that is not finished. A running one is told by EventCancel and its late Finish is refused.
+// CancelTask ends a task that is not finished. The session of a running one is told by
+// EventCancel, and its late Finish is refused. Conflict: it was finished before; Body is its TaskResult.
 type CancelTask struct {
 	ID     TaskID
 	Reason string
