@@ -178,6 +178,21 @@ func TestTheLastNodeLeavesWithoutWaiting(t *testing.T) {
 	})
 }
 
+func TestLeavesAndClosesAtOnceEndTogether(t *testing.T) {
+	inBubble(t, func(t *testing.T, mem *memnet.Net) {
+		nodes := group(t, mem, 2, seedsOf(2))
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() { require.NoError(t, nodes[1].Leave(t.Context())) })
+		}
+		wg.Wait()
+		wg.Go(func() { nodes[0].Leave(t.Context()) })
+		wg.Go(func() { require.NoError(t, nodes[0].Close()) })
+		wg.Wait()
+		stopAll(nodes...)
+	})
+}
+
 func TestALeaveEndsWithItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, mem *memnet.Net) {
 		nodes := group(t, mem, 2, seedsOf(2))

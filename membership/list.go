@@ -43,12 +43,12 @@ type List struct {
 	writer sync.WaitGroup  // the one that writes the log
 	news   chan struct{}   // holds a token when own was changed
 
-	// announcing is held by whoever has sent into it: one UpdateNode at a time, since it
-	// reads the own node without memberlist's lock. It is no mutex because UpdateNode
-	// waits on time, which stands still in a synctest bubble while a mutex is waited for.
-	announcing chan struct{}
-	ending     sync.Mutex // one Leave or Close at a time: memberlist panics on Leave after Shutdown
-	ended      bool       // guarded by ending
+	// announcing and ending are held by whoever has sent into them. They are no mutexes
+	// because their holders wait on time, which stands still in a synctest bubble while
+	// a mutex is waited for.
+	announcing chan struct{} // one UpdateNode at a time: it reads the own node without memberlist's lock
+	ending     chan struct{} // one Leave or Close at a time: memberlist panics on Leave after Shutdown
+	ended      bool          // guarded by ending
 
 	mu      sync.Mutex // guards all below; taken under memberlist's lock, never the other way round
 	roster  *roster
@@ -118,6 +118,7 @@ func newList(cfg Config, w wire) *List {
 		own:        meta{zone: cfg.Zone, labels: maps.Clone(cfg.Labels)},
 		changed:    make(chan struct{}),
 		announcing: make(chan struct{}, 1),
+		ending:     make(chan struct{}, 1),
 	}
 	l.roster = newRoster(self.Name, self.Boot, self.Addr, l.own, time.Now())
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -252,8 +253,8 @@ func (l *List) Seeds() []netip.AddrPort {
 // LAN. When ctx ends first, the List ends at once and the cause of ctx is returned.
 // After Close it does nothing.
 func (l *List) Leave(ctx context.Context) error {
-	l.ending.Lock()
-	defer l.ending.Unlock()
+	l.ending <- struct{}{}
+	defer func() { <-l.ending }()
 	if l.ended {
 		return nil
 	}
@@ -310,8 +311,8 @@ func (l *List) wait(ctx context.Context, d time.Duration) error {
 // event is told and none of our goroutines runs. It leaves the transport open.
 func (l *List) Close() error {
 	l.cancel(ErrClosed) // cuts a Leave short
-	l.ending.Lock()
-	defer l.ending.Unlock()
+	l.ending <- struct{}{}
+	defer func() { <-l.ending }()
 	if !l.ended {
 		l.end()
 	}
