@@ -241,3 +241,36 @@ func TestNamesThatAreRefused(t *testing.T) {
 	}
 	require.Equal(t, OK, newRig(t, 1).acquire(0, 1, "Füße / 7\uFFFD").Code)
 }
+
+func TestExpirableIsTheEarliestDeadline(t *testing.T) {
+	b := newRig(t, 0)
+	_, some := b.m.Expirable()
+	require.False(t, some)
+	for _, ttl := range []uint64{50, 20, 40} {
+		b.do(Cmd{Op: OpOpenSession}, &OpenSession{TTL: ttl * 1_000_000, Node: "n", Nonce: ttl})
+	}
+	at, some := b.m.Expirable()
+	require.True(t, some)
+	require.Equal(t, uint64(3_000_000+22_000_000), at, "opened at 3 ms, for 20 ms and a tenth")
+	b.do(Cmd{Op: OpKeepAlive}, &KeepAlive{Sessions: []SessionID{2, 77}})
+	at, _ = b.m.Expirable()
+	require.Equal(t, b.m.Clock()+22_000_000, at)
+}
+
+func TestSizesThatAreRefused(t *testing.T) {
+	b := newRig(t, 1)
+	for seq, a := range []Acquire{
+		{Space: 3, Name: "x"},
+		{Space: SpaceLock, Name: "x", Label: string(make([]byte, maxLabel+1))},
+		{Space: SpaceElection, Name: "x", Value: make([]byte, maxValue+1)},
+		{Space: SpaceLock, Name: "x", Lineage: make([]HoldRef, maxLineage+1)},
+	} {
+		r, _ := b.do(Cmd{Session: 1, Seq: uint64(seq + 1), Op: OpAcquire}, &a)
+		require.Equal(t, Invalid, r.Code)
+		require.NotEmpty(t, r.Body)
+	}
+	r, _ := b.do(Cmd{Session: 1, Seq: 9, Op: OpAnnounce}, &Announce{Name: "x", Value: make([]byte, maxValue+1)})
+	require.Equal(t, Invalid, r.Code)
+	r, _ = b.do(Cmd{Session: 1, Seq: 10, Op: OpKeepAlive}, &CloseSession{})
+	require.Equal(t, OK, r.Code)
+}
