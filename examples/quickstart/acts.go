@@ -113,11 +113,26 @@ func (c *cluster) killTheLeader(ctx context.Context) error {
 
 type thumbnail struct{ Number int }
 
+// tally counts who ran what.
+type tally struct {
+	mu    sync.Mutex // guards what follows
+	ran   map[string]int
+	stole map[string]int
+}
+
+func (c *tally) count(node string, stolen bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ran[node]++
+	if stolen {
+		c.stole[node]++
+	}
+}
+
 // shareWork submits 500 tasks on one node; all nodes run them.
 func (c *cluster) shareWork(ctx context.Context) error {
 	const tasks = 500
-	var mu sync.Mutex // guards ran and stole
-	ran, stole := map[string]int{}, map[string]int{}
+	count := &tally{ran: map[string]int{}, stole: map[string]int{}}
 	working, finish := context.WithCancel(ctx)
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -131,30 +146,49 @@ func (c *cluster) shareWork(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("open the queue on %s: %w", n.Name(), err)
 		}
-		workers.Go(func() {
-			q.Handle(working, func(ctx context.Context, t *workqueue.Task[thumbnail]) error {
-				select {
-				case <-time.After(5 * time.Millisecond): // the work
-				case <-ctx.Done():
-					return context.Cause(ctx)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				ran[n.Name()]++
-				if t.Stolen {
-					stole[n.Name()]++
-				}
-				return t.SetResult(t.Payload.Number * 2)
-			}, workqueue.Workers{N: 4})
-		})
+		workers.Go(func() { work(working, n.Name(), q, count) })
 		if queue == nil {
 			queue = q
 		}
 	}
 	start := time.Now()
+	if err := submitAndWait(ctx, queue, tasks); err != nil {
+		return err
+	}
+	say("%d tasks submitted on one node are done in %v", tasks, time.Since(start).Round(time.Millisecond))
+	count.mu.Lock()
+	defer count.mu.Unlock()
+	sum := 0
+	for _, n := range c.nodes {
+		if n != nil {
+			say("%s ran %d, %d of them stolen from another node", n.Name(), count.ran[n.Name()], count.stole[n.Name()])
+			sum += count.ran[n.Name()]
+		}
+	}
+	if sum != tasks {
+		return fmt.Errorf("%d runs of %d tasks", sum, tasks)
+	}
+	return nil
+}
+
+// work runs tasks of one node until ctx ends.
+func work(ctx context.Context, node string, q *workqueue.Queue[thumbnail], count *tally) {
+	q.Handle(ctx, func(ctx context.Context, t *workqueue.Task[thumbnail]) error {
+		select {
+		case <-time.After(5 * time.Millisecond): // the work
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		count.count(node, t.Stolen)
+		return t.SetResult(t.Payload.Number * 2)
+	}, workqueue.Workers{N: 4})
+}
+
+// submitAndWait checks every result.
+func submitAndWait(ctx context.Context, q *workqueue.Queue[thumbnail], tasks int) error {
 	var ids []workqueue.TaskID
 	for k := range tasks {
-		id, err := queue.Submit(ctx, thumbnail{k})
+		id, err := q.Submit(ctx, thumbnail{k})
 		if err != nil {
 			return fmt.Errorf("submit task %d: %w", k, err)
 		}
@@ -162,26 +196,13 @@ func (c *cluster) shareWork(ctx context.Context) error {
 	}
 	for k, id := range ids {
 		var twice int
-		r, err := queue.Wait(ctx, id)
+		r, err := q.Wait(ctx, id)
 		if err == nil {
 			err = r.Into(&twice)
 		}
 		if err != nil || r.Err != "" || twice != 2*k {
 			return fmt.Errorf("task %d: result %d, %q, %v", k, twice, r.Err, err)
 		}
-	}
-	say("%d tasks submitted on one node are done in %v", tasks, time.Since(start).Round(time.Millisecond))
-	mu.Lock()
-	defer mu.Unlock()
-	sum := 0
-	for _, n := range c.nodes {
-		if n != nil {
-			say("%s ran %d, %d of them stolen from another node", n.Name(), ran[n.Name()], stole[n.Name()])
-			sum += ran[n.Name()]
-		}
-	}
-	if sum != tasks {
-		return fmt.Errorf("%d runs of %d tasks", sum, tasks)
 	}
 	return nil
 }
