@@ -20,7 +20,7 @@ type durable struct {
 
 	mu      sync.Mutex // guards what follows
 	outbox  []*submission
-	sending bool // one Submit command is on its way, or will be at once
+	sending int // Submit commands that are on their way, or will be at once
 	hand    *hand
 
 	settling chan struct{} // 1: whoever puts a token in sends the settings
@@ -123,6 +123,7 @@ type flight struct {
 }
 
 const (
+	flights     = 4 // at once: with one, whoever just missed it would wait for two
 	flightTasks = 512
 	flightBytes = 512 << 10
 	maxWaiting  = 16384 // submissions in the outbox
@@ -145,8 +146,10 @@ func (d *durable) submit(ctx context.Context, specs []spec) ([]TaskID, error) {
 		return nil, fmt.Errorf("%w: %d submits of this node wait to be sent", consensus.ErrOverloaded, maxWaiting)
 	}
 	d.outbox = append(d.outbox, s)
-	start := !d.sending
-	d.sending = true
+	start := d.sending < flights
+	if start {
+		d.sending++
+	}
 	d.mu.Unlock()
 	if start && !d.engine.run(d.send) {
 		return nil, consensus.ErrClosed
@@ -203,7 +206,7 @@ func (d *durable) abandon(ctx context.Context, s *submission) ([]TaskID, error) 
 }
 
 // send sends what is in the outbox, one command after the other, until it is empty:
-// what queues while one is on its way goes with the next.
+// what queues while all are on their way goes with the next.
 func (d *durable) send() {
 	for {
 		f := d.board()
@@ -220,7 +223,7 @@ func (d *durable) board() *flight {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.outbox) == 0 {
-		d.sending = false
+		d.sending--
 		return nil
 	}
 	f := &flight{}
@@ -253,7 +256,7 @@ func (d *durable) fly(f *flight, subs []*submission) {
 		if errors.Is(err, consensus.ErrSessionExpired) { // an earlier copy may have been applied
 			err = fmt.Errorf("%w: %w", consensus.ErrUnknown, err)
 		}
-	} else if errors.Is(err, consensus.ErrUnknown) { // of the settings only
+	} else if f.ctx.Err() != nil { // the settings may have been made, the tasks were not sent
 		err = fmt.Errorf("%w: %w", consensus.ErrNoQuorum, context.Cause(f.ctx))
 	}
 	if err == nil && res.Code == machine.Full && len(subs) > 1 {

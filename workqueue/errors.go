@@ -28,6 +28,7 @@ var (
 // ConfigError names a field that cannot work. It Is [consensus.ErrInvalid].
 type ConfigError struct{ Queue, Field, Reason string }
 
+// Error says what is wrong.
 func (e *ConfigError) Error() string {
 	return fmt.Sprintf("queue %q: %s %s", e.Queue, e.Field, e.Reason)
 }
@@ -39,6 +40,7 @@ func (e *ConfigError) Is(target error) bool { return target == consensus.ErrInva
 // control characters. It Is [consensus.ErrInvalid].
 type NameError struct{ What, Name, Reason string }
 
+// Error says what is wrong.
 func (e *NameError) Error() string { return fmt.Sprintf("%s %q %s", e.What, e.Name, e.Reason) }
 
 // Is reports whether target is consensus.ErrInvalid.
@@ -51,6 +53,7 @@ type SizeError struct {
 	Size, Max int
 }
 
+// Error says what is wrong.
 func (e *SizeError) Error() string {
 	return fmt.Sprintf("%s has %d bytes, at most %d are allowed", e.What, e.Size, e.Max)
 }
@@ -62,6 +65,7 @@ func (e *SizeError) Is(target error) bool { return target == consensus.ErrInvali
 // no Priority, Unique or OrderKey. It Is [consensus.ErrInvalid].
 type OptionError struct{ Option, Reason string }
 
+// Error says what is wrong.
 func (e *OptionError) Error() string { return fmt.Sprintf("option %s: %s", e.Option, e.Reason) }
 
 // Is reports whether target is consensus.ErrInvalid.
@@ -76,6 +80,7 @@ type UnknownError struct {
 	sub   *submission
 }
 
+// Error says that the outcome is open, and why.
 func (e *UnknownError) Error() string {
 	return fmt.Sprintf("submit to %q: %v: Retry asks again: %v", e.queue, consensus.ErrUnknown, e.cause)
 }

@@ -105,6 +105,20 @@ func (w *world) keepAlive() {
 	}
 }
 
+// commands returns how many commands of a kind were applied.
+func (w *world) commands(op machine.Op) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.applied[op]
+}
+
+// set changes the world's faults.
+func (w *world) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
 func (w *world) now() uint64 { return uint64(time.Since(w.base)) }
 
 // apply applies one command as an entry of its own and passes its events on. w.mu is held.
@@ -472,6 +486,9 @@ func logs(t testing.TB) io.Writer {
 	return io.Discard
 }
 
+// pass lets time pass; the tests run in bubbles of fake time.
+func pass(d time.Duration) { time.Sleep(d) }
+
 type load struct{ N int }
 
 // ledgerOfRuns is what handlers saw.
@@ -508,6 +525,12 @@ func (l *ledgerOfRuns) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.done)
+}
+
+func (l *ledgerOfRuns) startedOn(node string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.started[node]
 }
 
 // noAttemptTwice is T2 as a user sees it.

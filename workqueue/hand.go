@@ -242,7 +242,7 @@ func (h *hand) batch() []machine.End {
 		h.sending = false
 		return nil
 	}
-	return h.ends[:n:n]
+	return slices.Clone(h.ends[:n]) // coding writes to what it codes
 }
 
 func (h *hand) acknowledged(batch []machine.End) {

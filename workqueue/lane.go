@@ -118,6 +118,16 @@ func (v *volatile) putBack(jobs []*job) {
 	}
 }
 
+// suspects reports whether the thief has a suspect: one is enough. The lane is locked.
+func (l *lane) suspects() bool {
+	for _, r := range l.out {
+		if r.lane == l && r.suspect {
+			return true
+		}
+	}
+	return false
+}
+
 // assign makes one task the thief's, if it is still to be run. A suspect goes alone:
 // if its thief is lost as well, that points at one task.
 func (v *volatile) assign(l *lane, j *job, now time.Time, company bool) (p parcel, given, alone bool) {
@@ -128,7 +138,7 @@ func (v *volatile) assign(l *lane, j *job, now time.Time, company bool) (p parce
 	if r.job != j || r.state != isReady {
 		return p, false, false // cancelled
 	}
-	if r.suspect && company {
+	if r.suspect && (company || l.suspects()) {
 		return p, false, true
 	}
 	var left time.Duration
@@ -230,6 +240,7 @@ func (v *volatile) settle(from string, m *report) {
 			v.place(next)
 		}
 	}
+	v.surplus() // the thief may have a suspect again
 }
 
 // judge ends the lane of a thief that membership declares dead, or sees with a new boot.

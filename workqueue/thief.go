@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,13 +25,17 @@ type thief struct {
 	mu      sync.Mutex // guards what follows
 	running bool
 	origins map[string]*origin
-	probes  int // that may still be made at random
-	unsent  int // ends that are not reported yet, of all origins
-	sent    chan struct{}
+	probes  int           // that may still be made at random
+	asks    int           // on their way, those that only settle a lost answer not counted
+	wanted  int           // tasks that they ask for
+	sent    chan struct{} // closed when unsent is 0; nil if nobody waits
+
+	unsent atomic.Int64 // ends that are not reported yet, of all origins
 }
 
 const (
 	askTimeout  = 2 * time.Second
+	askAtOnce   = 2
 	lookAhead   = 5 * time.Millisecond // of work that is fetched beyond the free workers
 	minPause    = time.Millisecond     // after an empty answer; doubles up to maxPause
 	maxPause    = 64 * time.Millisecond
@@ -75,8 +80,10 @@ type origin struct {
 	mu      sync.Mutex // guards what follows
 	boot    uint64     // as membership shows it
 	seen    bool       // membership has shown it alive
+	gone    bool       // and then dead
 	start   uint64     // of its engine, by its last answer
 	ask     uint64     // the last one sent
+	asking  bool       // it is on its way
 	seq     uint64     // the last chunk that arrived
 	unclear bool       // the last ask was not answered: tasks may be on their way back there
 	left    int        // tasks that it had, by its last answer
@@ -103,10 +110,10 @@ func (t *thief) at(name string) *origin {
 func (o *origin) current(start uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.start == start
+	return o.start == start && !o.gone
 }
 
-// hunt asks one origin after the other while there is room for more tasks.
+// hunt asks origins while there is room for more tasks.
 func (t *thief) hunt() {
 	e := t.queue.engine
 	timer := time.NewTimer(0)
@@ -115,7 +122,7 @@ func (t *thief) hunt() {
 		changed := e.peers.Changed()
 		o, want, next := t.choose(time.Now())
 		if o != nil {
-			t.steal(o, want)
+			t.ask(o, want)
 			continue
 		}
 		timer.Reset(next)
@@ -129,6 +136,26 @@ func (t *thief) hunt() {
 	}
 }
 
+// ask asks in the background: a node that does not answer keeps nobody from asking others.
+func (t *thief) ask(o *origin, want int) {
+	o.mu.Lock()
+	o.asking = true
+	o.mu.Unlock()
+	count := min(want, 1)
+	t.mu.Lock()
+	t.asks += count
+	t.wanted += want
+	t.mu.Unlock()
+	t.queue.engine.run(func() {
+		t.steal(o, want)
+		t.mu.Lock()
+		t.asks -= count
+		t.wanted -= want
+		t.mu.Unlock()
+		t.wake()
+	})
+}
+
 // room is how many more tasks the node wants.
 func (t *thief) room() int {
 	v := t.queue
@@ -138,6 +165,9 @@ func (t *thief) room() int {
 	}
 	ahead := v.ahead(lookAhead, v.cfg.Steal.Batch)
 	ready := int(v.ready.Load())
+	t.mu.Lock()
+	ready += t.wanted
+	t.mu.Unlock()
 	free := workers - int(v.running.Load()) - ready
 	if free <= 0 && ready > ahead/2 {
 		return 0
@@ -154,19 +184,22 @@ func (t *thief) choose(now time.Time) (o *origin, want int, next time.Duration) 
 	for _, p := range peers {
 		kind, wait := p.look(now)
 		switch {
+		case kind == busy:
 		case wait > 0:
 			if kind != content || want > 0 {
 				next = min(next, wait)
 			}
 		case kind == unclear:
-			return p, want, 0
+			return p, 0, 0
 		case kind == wealthy:
 			rich = append(rich, p)
 		case kind == unknown:
 			poor = append(poor, p)
 		}
 	}
-	if want == 0 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if want == 0 || t.asks == askAtOnce {
 		return nil, 0, next
 	}
 	if len(rich) > 0 {
@@ -176,8 +209,6 @@ func (t *thief) choose(now time.Time) (o *origin, want int, next time.Duration) 
 		}
 		return a, want, 0
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if len(poor) > 0 && t.probes > 0 {
 		t.probes--
 		return poor[rand.IntN(len(poor))], want, 0
@@ -219,6 +250,7 @@ type standing uint8
 
 const (
 	content standing = iota // it has nothing and will tell us
+	busy                    // it is being asked
 	unclear                 // an answer was lost: it must be asked before anything else
 	wealthy                 // it has tasks
 	unknown
@@ -230,6 +262,8 @@ func (o *origin) look(now time.Time) (standing, time.Duration) {
 	defer o.mu.Unlock()
 	wait := max(o.rest.Sub(now), 0)
 	switch {
+	case o.asking:
+		return busy, 0
 	case o.unclear:
 		return unclear, wait
 	case o.left > 0:
@@ -278,6 +312,7 @@ func (t *thief) steal(o *origin, want int) {
 func (o *origin) answered(a *stealAnswer, err error, want int, now time.Time) (jobs []*job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.asking = false
 	if err != nil {
 		o.unclear, o.left, o.line = true, 0, time.Time{}
 		o.pause = min(max(2*o.pause, settleAfter), time.Second)
@@ -331,131 +366,4 @@ func (v *volatile) fed(name string) {
 	o.line = time.Time{}
 	o.mu.Unlock()
 	v.thief.wake()
-}
-
-// outgoing is an end that its origin is to be told.
-type outgoing struct {
-	start uint64
-	ended
-}
-
-// end queues the end of an attempt for the origin of the task.
-func (o *origin) end(j *job, d verdict) {
-	t := o.thief
-	t.mu.Lock()
-	t.unsent++
-	t.mu.Unlock()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.outbox = append(o.outbox, outgoing{j.start, ended{j.number, j.ticket, d}})
-	if !o.sending {
-		o.sending = t.queue.engine.run(o.send)
-	}
-}
-
-const (
-	reportEnds  = 512
-	reportBytes = 512 << 10
-)
-
-// send reports ends, one message after the other, until there are no more: what
-// ends while one is on its way goes with the next. An origin that is dead, or has
-// started anew, is told nothing: the tasks are no longer ours, or nobody's.
-func (o *origin) send() {
-	v := o.thief.queue
-	for pause := settleAfter; ; {
-		m := o.batch()
-		if m == nil {
-			return
-		}
-		ctx, cancel := context.WithTimeout(v.engine.ctx, askTimeout)
-		_, err := v.engine.peers.Call(ctx, o.name, methodDone, pack(m))
-		cancel()
-		if err == nil {
-			o.told(len(m.ends))
-			pause = settleAfter
-			continue
-		}
-		if !v.engine.sleep(pause) {
-			return
-		}
-		pause = min(2*pause, time.Second)
-	}
-}
-
-// batch returns the ends that go next; they stay in the outbox until they are told.
-func (o *origin) batch() *report {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.outbox) == 0 {
-		o.outbox, o.sending = nil, false
-		return nil
-	}
-	m := &report{queue: o.thief.queue.queue, start: o.outbox[0].start}
-	size := 0
-	for i := range o.outbox {
-		e := &o.outbox[i]
-		if size += len(e.result) + len(e.checkpoint) + len(e.err); i == reportEnds || e.start != m.start || size > reportBytes && i > 0 {
-			break
-		}
-		m.ends = append(m.ends, e.ended)
-	}
-	return m
-}
-
-// told drops the first n ends of the outbox.
-func (o *origin) told(n int) {
-	o.mu.Lock()
-	n = min(n, len(o.outbox))
-	clear(o.outbox[:n])
-	o.outbox = o.outbox[n:]
-	o.mu.Unlock()
-	t := o.thief
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.unsent -= n
-	if t.unsent == 0 && t.sent != nil {
-		close(t.sent)
-		t.sent = nil
-	}
-}
-
-// judge forgets what an origin is owed that is dead or has started anew.
-func (o *origin) judge(p Peer, known bool) {
-	o.mu.Lock()
-	n := 0
-	switch {
-	case known && p.Alive && (p.Boot == o.boot || o.boot == 0):
-		o.boot, o.seen = p.Boot, true
-	case !known && !o.seen:
-	default:
-		n = len(o.outbox)
-		o.unclear, o.left, o.line, o.pause, o.rest = false, 0, time.Time{}, 0, time.Time{}
-		o.boot, o.seen = p.Boot, known && p.Alive
-	}
-	o.mu.Unlock()
-	if n > 0 {
-		o.told(n)
-	}
-}
-
-// reported waits until every origin knows what became of the tasks that we stole.
-func (v *volatile) reported(ctx context.Context) error {
-	t := &v.thief
-	t.mu.Lock()
-	if t.unsent == 0 {
-		t.mu.Unlock()
-		return nil
-	}
-	if t.sent == nil {
-		t.sent = make(chan struct{})
-	}
-	sent := t.sent
-	t.mu.Unlock()
-	select {
-	case <-sent:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
