@@ -112,7 +112,8 @@ func TestStreamsOfCallsAreReused(t *testing.T) {
 			require.NoError(t, err)
 		}
 		l := a.current("b", ctl)
-		require.Equal(t, uint64(1), l.opened)
+		opened, _ := l.counts()
+		require.Equal(t, uint64(1), opened)
 		var work sync.WaitGroup
 		for range 200 {
 			work.Go(func() {
@@ -124,11 +125,21 @@ func TestStreamsOfCallsAreReused(t *testing.T) {
 		}
 		work.Wait()
 		time.Sleep(time.Second)
-		require.LessOrEqual(t, len(l.idle), maxIdleStreams)
+		_, idle := l.counts()
+		require.Equal(t, maxIdleStreams, idle)
 		time.Sleep(40 * time.Second)
-		require.Empty(t, l.idle)
-		require.Empty(t, b.open[ClassRPC])
+		_, idle = l.counts()
+		require.Zero(t, idle)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		require.Zero(t, b.open[ClassRPC])
 	})
+}
+
+func (l *link) counts() (opened uint64, idle int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.opened, len(l.idle)
 }
 
 func TestCallsWaitForTheirTurn(t *testing.T) {
