@@ -120,6 +120,7 @@ func (v *voter) settle() {
 // every queued one that nothing did, then ends the office.
 func (v *voter) leaveOffice() {
 	v.waiting.fail()
+	v.loop.rep.DropQueued() // or an entry would hold commands whose callers were told that it does not
 	tell(v.loop.queued, notTaken)
 	v.loop.queued = nil
 	if o := v.seat.Swap(nil); o != nil {
