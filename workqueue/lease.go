@@ -2,12 +2,14 @@ package workqueue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/clatter-go/clatter/consensus"
 	"github.com/clatter-go/clatter/internal/machine"
 )
 
@@ -62,7 +64,9 @@ func (l *lease) keep() {
 			if !e.sleep(pause) {
 				return
 			}
-			e.log.Warn("no session to claim tasks under", "lease", l.ttl, "err", err, "again", pause)
+			if !errors.Is(err, consensus.ErrClosed) { // the node closes: so will we
+				e.log.Warn("no session to claim tasks under", "lease", l.ttl, "err", err, "again", pause)
+			}
 			pause = min(2*pause, 2*time.Second)
 			continue
 		}
@@ -77,7 +81,9 @@ func (l *lease) keep() {
 		if l.unbind() {
 			return
 		}
-		e.log.Warn("the session that tasks were claimed under has ended", "lease", l.ttl, "cause", context.Cause(c.Context()))
+		if cause := context.Cause(c.Context()); !errors.Is(cause, consensus.ErrClosed) {
+			e.log.Warn("the session that tasks were claimed under has ended", "lease", l.ttl, "cause", cause)
+		}
 	}
 }
 

@@ -112,6 +112,7 @@ func (s *Session) renewed(sent time.Duration, st machine.SessionState) {
 	if st.Assigned <= s.assigned {
 		tasks = nil
 	}
+	s.assigned = max(s.assigned, st.Assigned)
 	s.mu.Unlock()
 	if missedGrant {
 		s.ask()

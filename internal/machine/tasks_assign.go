@@ -208,7 +208,7 @@ func (t *tasks) tell(a *apply, w *worker) {
 	w.untold = nil
 	s.assigned += uint64(len(t.batch))
 	all := Assignment{Queue: w.queue.settings.Queue, Tasks: t.batch, Want: w.want, Total: s.assigned}
-	a.tell(Event{Kind: EventAssigned, Session: s.id, Name: all.Queue, Body: Append(make([]byte, 0, size), &all)})
+	a.tell(Event{Kind: EventAssigned, Session: s.id, N: s.assigned, Name: all.Queue, Body: Append(make([]byte, 0, size), &all)})
 	clear(t.batch)
 }
 

@@ -160,7 +160,7 @@ type EventKind uint8
 // The kinds of events, with what their fields mean.
 const (
 	EventGranted  EventKind = 1  // to Session: the wait Seq became a hold with Token
-	EventAssigned EventKind = 2  // to Session: Body is an Assignment
+	EventAssigned EventKind = 2  // to Session: Body is an Assignment, N its Total
 	EventClosed   EventKind = 3  // to Session: it has ended
 	EventPut      EventKind = 10 // Name is the key, Body a Change
 	EventDelete   EventKind = 11 // Name is the key, Body a Change
