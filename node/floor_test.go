@@ -106,9 +106,7 @@ func (f *floor) serve(s *transport.Stream) {
 			for len(answers) > 0 {
 				ids = append(ids, <-answers...)
 			}
-			if s.WriteFrames(wire.AppendFrame(nil, 1, ids)) != nil {
-				return
-			}
+			_ = s.WriteFrames(wire.AppendFrame(nil, 1, ids)) // an error ends the reader, and that this
 		}
 	}()
 	for {
@@ -140,8 +138,13 @@ func (f *floor) lead(ctx context.Context) {
 			return
 		}
 		go func() {
-			for data := range f.orders[i] {
-				if s.WriteFrames(wire.AppendFrame(nil, 1, data)) != nil {
+			for {
+				select {
+				case data := <-f.orders[i]:
+					if s.WriteFrames(wire.AppendFrame(nil, 1, data)) != nil {
+						return
+					}
+				case <-ctx.Done():
 					return
 				}
 			}
@@ -266,7 +269,12 @@ func (c *caller) connect(ctx context.Context, t *transport.Transport) error {
 		return err
 	}
 	go func() {
-		for range c.bell {
+		for {
+			select {
+			case <-c.bell:
+			case <-ctx.Done():
+				return
+			}
 			c.mu.Lock()
 			out := c.out
 			c.out = nil
