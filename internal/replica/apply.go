@@ -87,6 +87,10 @@ func (r *Replica) enter(t timers) {
 		return // lost meanwhile; the next Ready says so
 	}
 	r.office = office{serving: true, clock0: t.clock, last: t.clock}
+	for _, m := range r.early {
+		_ = r.raw.Step(m) // a round that raft does not take is one that got lost
+	}
+	r.early = nil
 }
 
 func (r *Replica) reconfigure(e *raftpb.Entry) error {

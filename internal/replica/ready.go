@@ -75,7 +75,7 @@ func (r *Replica) observe(rd *raft.Ready) (lost bool) {
 	if lost = led && (r.state != raft.StateLeader || r.term != term); lost {
 		r.office = office{}
 		r.queue = queue{}
-		r.held, r.early = false, 0
+		r.held, r.early = false, nil
 	}
 	return lost
 }

@@ -33,7 +33,7 @@ const (
 	maxInflightB   = 32 << 20 // and their bytes
 	maxUncommitted = 64 << 20 // bytes; proposals are held back beyond it
 	maxApplying    = 4 << 20  // bytes handed out to be applied and not acknowledged
-	maxEarlyReads  = 64       // reads that raft keeps until the first commit of a term
+	maxEarlyReads  = 64       // read rounds kept until the leader serves; more are lost
 )
 
 // Replica is one member of a raft group. See the package comment for who may call what.
@@ -51,9 +51,9 @@ type Replica struct {
 	depth    int
 	flight   flight
 	queue    queue
-	number   uint64 // of the last entry packed
-	held     bool   // raft took no proposal; the next tick tries again
-	early    int    // reads stepped while this leader has committed nothing in its term
+	number   uint64            // of the last entry packed
+	held     bool              // raft took no proposal; the next tick tries again
+	early    []*raftpb.Message // read rounds that wait until this leader serves
 
 	office office
 	timers timers
@@ -175,18 +175,28 @@ func (r *Replica) Unreachable(id uint64) {
 // old one would be stale (etcd-io/etcd#20418).
 func (r *Replica) ReadIndex(id []byte) {
 	defer r.contain("start a read round")
-	if r.err == nil && r.mayRead() {
+	switch {
+	case r.err != nil:
+	case r.fresh():
+		r.hold(&raftpb.Message{Type: raftpb.MsgReadIndex.Enum(), From: new(r.id), To: new(r.id), Entries: []*raftpb.Entry{{Data: id}}})
+	default:
 		r.raw.ReadIndex(id)
 	}
 }
 
-// mayRead bounds what raft keeps until the leader's first commit.
-func (r *Replica) mayRead() bool {
-	if r.state != raft.StateLeader || r.office.serving {
-		return true
+// hold keeps a read round until this leader serves, or drops it if there are many.
+func (r *Replica) hold(m *raftpb.Message) {
+	if len(r.early) < maxEarlyReads {
+		r.early = append(r.early, m)
 	}
-	r.early++
-	return r.early <= maxEarlyReads
+}
+
+// fresh reports whether this replica leads and has not applied the first entry of
+// its term. It does not know then how far the log is committed, and a single voter
+// would still answer a read at once, from before the writes that it acknowledged
+// until it was restarted.
+func (r *Replica) fresh() bool {
+	return !r.office.serving && r.raw.BasicStatus().RaftState == raft.StateLeader
 }
 
 // Step takes a message of a peer, or a response of the own storage that came from
@@ -213,7 +223,8 @@ func (r *Replica) Step(m *raftpb.Message) (err error) {
 	case raftpb.MsgStorageApplyResp:
 		return r.stepApplied(m)
 	case raftpb.MsgReadIndex:
-		if !r.mayRead() {
+		if r.fresh() {
+			r.hold(m) // raft would keep any number of them
 			return nil
 		}
 	}

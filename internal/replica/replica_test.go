@@ -1,11 +1,13 @@
 package replica
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/clatter-go/clatter/internal/machine"
 )
@@ -253,4 +255,87 @@ func TestAConfigWithoutItsPartsIsAnError(t *testing.T) {
 	}
 	_, err := New(good)
 	require.NoError(t, err)
+}
+
+func TestASingleVoterReadsNothingOlderThanWhatItAcknowledgedBeforeItsRestart(t *testing.T) {
+	c := newCluster(t, 1)
+	n := c.elect(1)
+	s := n.open("a", 1<<40)
+	add(n, s, 1)
+	c.settle()
+	acknowledged := n.m.Applied()
+	hs, _, err := n.disk.InitialState()
+	require.NoError(t, err)
+	require.NoError(t, n.disk.SetHardState(&raftpb.HardState{Term: hs.Term, Vote: hs.Vote, Commit: new(uint64(1))}), "a commit index alone is not synced")
+
+	again := c.start(1, n.disk, machine.New())
+	again.Campaign()
+	led := false
+	for !led { // to the moment when it leads and has not said so
+		w, ok := again.Ready(again.now())
+		require.True(t, ok)
+		resp, err := Persist(again.disk, w.Append)
+		require.NoError(t, err)
+		again.own(resp)
+		led = again.Status().RaftState == raft.StateLeader
+	}
+	again.ReadIndex([]byte("r"))
+	c.settle()
+	require.Len(t, again.reads, 1)
+	require.GreaterOrEqual(t, again.reads[0].Index, acknowledged)
+}
+
+func TestReadsAtALeaderThatDoesNotServeYetAreHeldUpToABound(t *testing.T) {
+	c := newCluster(t, 3)
+	c.cut[2], c.cut[3] = true, true
+	n := c.nodes[1]
+	require.NoError(t, n.raw.Campaign())
+	for _, id := range []uint64{2, 3} { // it wins, and nothing of its term is committed
+		for _, typ := range []raftpb.MessageType{raftpb.MsgPreVoteResp, raftpb.MsgVoteResp} {
+			n.turn()
+			_ = n.Step(&raftpb.Message{Type: typ.Enum(), From: new(id), To: new(uint64(1)), Term: new(uint64(2))})
+		}
+	}
+	require.Equal(t, raft.StateLeader, n.Status().RaftState)
+	for range 2 * maxEarlyReads {
+		n.ReadIndex([]byte("r"))
+		require.NoError(t, n.Step(&raftpb.Message{Type: raftpb.MsgReadIndex.Enum(), From: new(uint64(2)), To: new(uint64(1)), Entries: []*raftpb.Entry{{Data: []byte("p")}}}))
+	}
+	require.Len(t, n.early, maxEarlyReads)
+	c.cut = map[uint64]bool{}
+	c.pass(200 * ms)
+	require.True(t, n.Serving())
+	require.Len(t, n.reads, maxEarlyReads/2)
+	require.Len(t, c.nodes[2].reads, maxEarlyReads/2)
+	require.Empty(t, n.early)
+}
+
+func FuzzStep(f *testing.F) {
+	for _, m := range []*raftpb.Message{
+		{Type: raftpb.MsgApp.Enum(), From: new(uint64(2)), To: new(uint64(1)), Term: new(uint64(2)), Index: new(uint64(1)), LogTerm: new(uint64(1)), Entries: entriesOf(2, 2)},
+		{Type: raftpb.MsgHeartbeat.Enum(), From: new(uint64(2)), To: new(uint64(1)), Term: new(uint64(2))},
+		{Type: raftpb.MsgVote.Enum(), From: new(uint64(3)), To: new(uint64(1)), Term: new(uint64(9)), Index: new(uint64(9)), LogTerm: new(uint64(9))},
+		{Type: raftpb.MsgReadIndex.Enum(), From: new(uint64(3)), To: new(uint64(1)), Entries: []*raftpb.Entry{{Data: []byte("r")}}},
+	} {
+		b, err := proto.Marshal(m)
+		require.NoError(f, err)
+		f.Add(b, false)
+		f.Add(b, true)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, lead bool) {
+		m := new(raftpb.Message)
+		if proto.Unmarshal(b, m) != nil {
+			return
+		}
+		c := newCluster(t, 3)
+		if lead {
+			c.elect(1)
+		}
+		n := c.nodes[1]
+		err := n.Step(m)
+		var fatal *FatalError
+		require.Equal(t, n.Err() != nil, errors.As(err, &fatal), "only a FatalError ends it, and each does")
+		_, _ = n.Ready(n.now())
+		n.Tick()
+	})
 }
