@@ -95,8 +95,9 @@ func BenchmarkRoundTrip(b *testing.B) {
 		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) {
 			x, y := pair(b)
 			y.Handle(ClassCommand, func(_ context.Context, _ Peer, s *Stream) {
+				var out []byte
 				for {
-					var out []byte
+					out = out[:0]
 					for range batch {
 						typ, payload, err := s.ReadFrame()
 						if err != nil {

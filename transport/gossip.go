@@ -110,7 +110,7 @@ func (t *Transport) DialGossip(ctx context.Context, to netip.AddrPort, name stri
 	if named {
 		where.boot, _ = strconv.ParseUint(boot, 10, 64)
 	}
-	s, err := t.openAt(ctx, where, ClassGossip)
+	s, err := t.openAt(ctx, where, classGossip)
 	if err != nil {
 		return nil, fmt.Errorf("dial gossip of %q at %v: %w", name, to, err)
 	}

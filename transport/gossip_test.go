@@ -96,7 +96,7 @@ func TestGossipStreamsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, a, b, _ := memPair(t)
 		var conns []net.Conn
-		for range classes[ClassGossip].perPeer {
+		for range classes[classGossip].perPeer {
 			c, err := a.DialGossip(within(t, time.Second), b.Self().Addr, "")
 			require.NoError(t, err)
 			conns = append(conns, c)

@@ -52,7 +52,7 @@ type link struct {
 	goodbye quic.ApplicationErrorCode
 	used    time.Time
 	classes map[Class]int // streams of the peer that run here
-	idle    []*pooled     // streams for calls, the one used last at the end
+	idle    []pooled      // streams for calls, the one used last at the end
 
 	heard  uint64 // packets received at the last sweep; of the sweeper alone
 	silent int    // sweeps without a packet; of the sweeper alone

@@ -136,7 +136,7 @@ func (l *link) callStream(ctx context.Context) (*Stream, error) {
 		return s, nil
 	}
 	l.mu.Unlock()
-	s, err := l.open(ctx, ClassRPC)
+	s, err := l.open(ctx, classRPC)
 	if err == nil {
 		s.canceled = make(chan struct{})
 	}
@@ -149,7 +149,7 @@ func (l *link) park(s *Stream) {
 	keep := !l.retired && len(l.idle) < maxIdleStreams
 	if keep {
 		l.used = time.Now()
-		l.idle = append(l.idle, &pooled{s, l.used})
+		l.idle = append(l.idle, pooled{s, l.used})
 	}
 	l.mu.Unlock()
 	if !keep {
@@ -159,7 +159,7 @@ func (l *link) park(s *Stream) {
 
 // expired takes the streams out of the pool that were not used for long: the first
 // ones, since the last is used first. The caller holds l.mu.
-func (l *link) expired(now time.Time) []*pooled {
+func (l *link) expired(now time.Time) []pooled {
 	n := 0
 	for n < len(l.idle) && now.Sub(l.idle[n].since) > idleStream {
 		n++
@@ -263,6 +263,7 @@ func (s *Stream) readMessage() ([]byte, error) {
 
 // serveCalls answers the calls of one stream, one after the other.
 func (t *Transport) serveCalls(ctx context.Context, from Peer, s *Stream) {
+	var head []byte
 	for {
 		msg, err := s.readMessage()
 		if err != nil {
@@ -279,7 +280,8 @@ func (t *Transport) serveCalls(ctx context.Context, from Peer, s *Stream) {
 			resp = nil
 			a = wire.Response{Code: uint64(failure.Code), Refused: failure.refused, Text: []byte(failure.Message)}
 		}
-		if _, err := s.sendMessage(wire.AppendResponse(nil, a), resp); err != nil {
+		head = wire.AppendResponse(head[:0], a)
+		if _, err := s.sendMessage(head, resp); err != nil {
 			return
 		}
 	}

@@ -132,7 +132,7 @@ func TestStreamsOfCallsAreReused(t *testing.T) {
 		require.Zero(t, idle)
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		require.Zero(t, b.open[ClassRPC])
+		require.Zero(t, b.open[classRPC])
 	})
 }
 
@@ -175,13 +175,13 @@ func TestOverloadedPeerRefusesUnseen(t *testing.T) {
 		_, a, b, _ := memPair(t)
 		b.Answer("x", func(context.Context, Peer, []byte) ([]byte, error) { return nil, nil })
 		b.mu.Lock()
-		b.open[ClassRPC] = classes[ClassRPC].perNode
+		b.open[classRPC] = classes[classRPC].perNode
 		b.mu.Unlock()
 		_, err := a.Call(within(t, time.Second), "b", "x", nil)
 		require.ErrorIs(t, err, ErrOverloaded)
 		require.True(t, Unsent(err))
 		b.mu.Lock()
-		b.open[ClassRPC] = 0
+		b.open[classRPC] = 0
 		b.mu.Unlock()
 		_, err = a.Call(within(t, time.Second), "b", "x", nil)
 		require.NoError(t, err)

@@ -45,7 +45,7 @@ func TestClassWithoutHandlerIsRefusedAlone(t *testing.T) {
 		require.ErrorIs(t, err, ErrUnknownClass)
 		_, err = ask(within(t, time.Second), a, "b", "x")
 		require.NoError(t, err)
-		for _, c := range []Class{ClassRPC, ClassGossip, classControl, 0x77} {
+		for _, c := range []Class{classRPC, classGossip, classControl, 0x77} {
 			_, err = a.Open(t.Context(), "b", c)
 			require.Error(t, err)
 		}
@@ -258,8 +258,8 @@ func TestBadBytesEndTheirStreamOnly(t *testing.T) {
 			"frame without type":  {[]byte{byte(ClassCommand), 0, 0, 0, 0, 0}, streamMalformed},
 			"unknown class":       {[]byte{0x99}, streamUnknown},
 			"second control":      {[]byte{byte(classControl)}, streamUnknown},
-			"call without sense":  {append([]byte{byte(ClassRPC)}, appendFrame(nil, 9, nil)...), streamMalformed},
-			"call without header": {append([]byte{byte(ClassRPC)}, appendFrame(nil, frameLast, []byte{0xff})...), streamMalformed},
+			"call without sense":  {append([]byte{byte(classRPC)}, appendFrame(nil, 9, nil)...), streamMalformed},
+			"call without header": {append([]byte{byte(classRPC)}, appendFrame(nil, frameLast, []byte{0xff})...), streamMalformed},
 		} {
 			s := m.send(t, c.b)
 			_, err := io.ReadAll(s)

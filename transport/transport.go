@@ -133,8 +133,8 @@ func build(cfg Config) (*Transport, error) {
 		return nil, err
 	}
 	t.gossip.start(sealer, fmt.Sprintf("%s#%d", cfg.Name, cfg.Boot))
-	t.handlers[ClassRPC] = t.serveCalls
-	t.handlers[ClassGossip] = t.serveGossip
+	t.handlers[classRPC] = t.serveCalls
+	t.handlers[classGossip] = t.serveGossip
 	return t, nil
 }
 
