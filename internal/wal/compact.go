@@ -70,7 +70,7 @@ func (l *Log) dispose(s *segment) error {
 		err = blank(s.file, 0, s.end)
 	}
 	if err == nil {
-		err = s.file.Sync()
+		err = s.file.Sync() // or the append that uses it would wait for all these zeros
 	}
 	if err != nil {
 		return errors.Join(err, s.file.Close())

@@ -28,7 +28,7 @@ type index struct {
 type run struct{ first, term uint64 }
 
 // point is the place of a frame with entries. There is one for the first in each
-// segment, one for each that replaced entries, and one every pointStride bytes.
+// segment that was not replaced since, and one every pointStride bytes.
 type point struct {
 	index uint64 // its first entry
 	seg   *segment
@@ -65,11 +65,10 @@ func termOf(runs []run, i uint64) uint64 {
 // begin prepares for a frame at p whose first entry is p.index: what it replaces is
 // forgotten, and p is remembered if it is worth it.
 func (x *index) begin(p point) {
-	replaces := p.index <= x.last
-	if replaces {
+	if p.index <= x.last {
 		x.truncate(p.index)
 	}
-	if n := len(x.points); replaces || n == 0 || x.points[n-1].seg != p.seg || p.off-x.points[n-1].off >= pointStride {
+	if n := len(x.points); n == 0 || x.points[n-1].seg != p.seg || p.off-x.points[n-1].off >= pointStride {
 		x.points = append(x.points, p)
 	}
 }

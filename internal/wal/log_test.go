@@ -63,6 +63,7 @@ type content struct {
 	snapshot string
 	body     string
 	base     uint64
+	baseTerm uint64
 	entries  []string // "index/term/type/data"
 }
 
@@ -76,6 +77,8 @@ func contentOf(t testing.TB, l *Log) (c content) {
 	last, err := l.LastIndex()
 	require.NoError(t, err)
 	c.base = first - 1
+	c.baseTerm, err = l.Term(c.base)
+	require.NoError(t, err)
 	ents, err := l.Entries(first, last+1, 1<<40)
 	require.NoError(t, err)
 	require.Len(t, ents, int(last-c.base))
@@ -311,6 +314,18 @@ func TestASnapshotMustBeNewAndOfTheLog(t *testing.T) {
 	names, err := o.FS.List(o.Dir)
 	require.NoError(t, err)
 	require.Len(t, names, 2)
+}
+
+// The snapshotter runs beside the appends: a HardState from before the snapshot may be
+// written after its marker, and raft does not start behind its own snapshot.
+func TestCommitIsNeverBehindTheSnapshot(t *testing.T) {
+	o := options(vfs.NewMem())
+	l := created(t, o)
+	require.NoError(t, l.Append(hard(2, 8, 1), entries(2, 9, 2, 10), true))
+	require.NoError(t, l.SaveSnapshot(8, voters, nothing))
+	require.NoError(t, l.Append(hard(2, 8, 5), entries(10, 10, 2, 10), true))
+	require.NoError(t, l.Close())
+	require.Equal(t, "2/8/8", contentOf(t, opened(t, o)).hard)
 }
 
 func TestAReplacedSnapshotCanBeReadToItsEnd(t *testing.T) {

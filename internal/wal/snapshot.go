@@ -53,7 +53,10 @@ func (l *Log) SaveSnapshot(index uint64, conf *raftpb.ConfState, write func(io.W
 		return err
 	}
 	if err := l.setMark(mark); err != nil {
-		_ = l.opts.FS.Remove(l.opts.path(snapshotName(index))) // nothing refers to it, and Open would remove it too
+		// After poison the marker may be on disk or not; Open will see, and tidy up.
+		if full := (*FullError)(nil); errors.As(err, &full) {
+			_ = l.opts.FS.Remove(l.opts.path(snapshotName(index)))
+		}
 		return err
 	}
 	l.files.Lock() // nobody is about to open the old one
