@@ -94,23 +94,23 @@ func BenchmarkReadBack(b *testing.B) {
 }
 
 func TestAppendAllocatesNothing(t *testing.T) {
-	l := created(t, Options{FS: vfs.NewMem(), Dir: "d", RaftID: 7, TailBytes: 64 << 10})
+	l := created(t, Options{Dir: t.TempDir(), RaftID: 7, TailBytes: 64 << 10})
 	g := indefinite{next: 2, data: make([]byte, 256)}
-	for range 1000 { // grow what grows once
+	for range 300 { // grow what grows once
 		require.NoError(t, l.Append(nil, g.batch(1), true))
 	}
 	var batches [][]*raftpb.Entry
-	for range 501 {
+	for range 201 {
 		batches = append(batches, g.batch(1))
 	}
 	commit := hard(2, 1, 1)
 	i := 0
-	allocs := testing.AllocsPerRun(500, func() {
+	allocs := testing.AllocsPerRun(200, func() {
 		*commit.Commit = batches[i][0].GetIndex()
 		if err := l.Append(commit, batches[i], true); err != nil {
 			t.Error(err)
 		}
 		i++
 	})
-	require.Less(t, allocs, 0.5, "the disk in memory grows now and then")
+	require.Zero(t, allocs)
 }
