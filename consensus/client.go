@@ -185,6 +185,10 @@ func (c *Client) settle(l link, replies []reply) (again bool) {
 		}
 		if r.verdict == answered { // of whatever attempt: all attempts are one command
 			k.result = r.result
+			if k.unsure && !k.query && r.result.Code == machine.NoSession && r.result.N == 0 {
+				// An earlier attempt may have been applied before the session ended.
+				k.err = &UnknownError{cmd: k.cmd, client: c, cause: ErrSessionExpired}
+			}
 			c.finish(k)
 			continue
 		}

@@ -25,11 +25,13 @@ var (
 )
 
 // UnknownError reports a command that was handed to the cluster and was not
-// answered. It Is [ErrUnknown] and the cause of the end of the call's context.
+// answered. It Is [ErrUnknown] and the cause of the end of the call's context, or
+// [ErrSessionExpired] if its session ended before the answer came.
 type UnknownError struct {
 	cmd    []byte
 	client *Client
 	cause  error
+	then   []func(machine.Result) error
 	result machine.Result
 	known  bool
 }
@@ -45,22 +47,36 @@ func (e *UnknownError) Is(target error) bool { return target == ErrUnknown }
 // Unwrap returns why the call ended.
 func (e *UnknownError) Unwrap() error { return e.cause }
 
+// Then adds what Retry does with the answer before it returns: an error of fn is
+// Retry's. It is for those who build primitives, before they return the error.
+func (e *UnknownError) Then(fn func(machine.Result) error) { e.then = append(e.then, fn) }
+
 // Retry asks for the outcome of the same command: it is sent again under the same
 // sequence, so it is applied now if it never was and its first answer comes back
 // if it was. A nil error means that it was applied once and [UnknownError.Outcome]
-// has its answer. It fails with ErrUnknown when ctx ends, or when the session has
-// dropped the answer since (later commands told the cluster that it was given up).
+// has its answer; a command that was refused is the error that the call itself
+// would have returned. It fails with ErrUnknown when ctx ends, or when the answer is
+// gone: with the session, or because later commands told the cluster that it was
+// given up.
 //
 // One UnknownError is not for use by several goroutines at once.
 func (e *UnknownError) Retry(ctx context.Context) error {
 	r, err := e.client.send(ctx, &call{cmd: e.cmd, unsure: true, done: make(chan struct{})})
+	if err == nil && r.Code == machine.Stale {
+		err = &UnknownError{cmd: e.cmd, client: e.client, cause: errors.New("its answer was given up")}
+	}
+	if again, ok := errors.AsType[*UnknownError](err); ok {
+		again.then = e.then
+	}
 	if err != nil {
 		return err
 	}
-	if r.Code == machine.Stale {
-		return &UnknownError{cmd: e.cmd, client: e.client, cause: errors.New("its answer was given up")}
-	}
 	e.result, e.known = r, true
+	for _, fn := range e.then {
+		if err := fn(r); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
