@@ -121,7 +121,7 @@ func (n *Node) start(ctx context.Context, cfg Config, env seam.Env, id identity,
 	if err != nil {
 		return err
 	}
-	n.sessions = session.NewKeeper(n.engine.Client(), id.Name, id.Boot, cfg.SessionTTL, cfg.Logger)
+	n.sessions = session.NewKeeper(n.engine.Client(), id.Name, id.Boot, cfg.SessionTTL, cfg.Pace.leastTTL(), cfg.Logger)
 	n.queues = workqueue.NewEngine(workqueue.EngineConfig{
 		Ledger: ledger{n.sessions}, Peers: peers{n.wire, n.members}, Logger: cfg.Logger,
 	})

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime/debug"
 	"time"
 
 	"github.com/clatter-go/clatter/consensus"
@@ -55,13 +56,12 @@ func WithSession(s *session.Session) Option { return func(r *hold.Request) { r.S
 func WithPreference(score uint32) Option { return func(r *hold.Request) { r.Score = uint64(score) } }
 
 // Campaign stands in line until this node leads. ctx bounds the waiting only.
-// value is what others see as the leader's: 1 MiB at most. Errors as [lock.Mutex.Lock].
+// value is what others see as the leader's: 64 KiB at most. Errors as [lock.Mutex.Lock].
 func (e *Election) Campaign(ctx context.Context, value []byte, opts ...Option) (*Leadership, error) {
-	var r hold.Request
-	for _, o := range opts {
-		o(&r)
+	r, err := e.request(value, opts)
+	if err != nil {
+		return nil, err
 	}
-	r.Space, r.Name, r.Value = machine.SpaceElection, e.name, value
 	h, res, err := hold.Acquire(ctx, e.keeper, r)
 	if err != nil {
 		return nil, fmt.Errorf("campaign for %q: %w", e.name, err)
@@ -75,23 +75,49 @@ func (e *Election) Campaign(ctx context.Context, value []byte, opts ...Option) (
 	return &Leadership{hold: h, name: e.name}, nil
 }
 
+func (e *Election) request(value []byte, opts []Option) (r hold.Request, err error) {
+	for _, o := range opts {
+		o(&r)
+	}
+	r.Space, r.Name, r.Value = machine.SpaceElection, e.name, value
+	return r, hold.CheckName("election", e.name)
+}
+
 // Run campaigns and calls fn while this node leads, again after each loss, until
-// ctx ends or fn returns by itself. The ctx of fn ends before anyone else can
-// lead; the seat is given up only after fn has returned.
+// ctx ends, fn returns by itself, or the session given by [WithSession] has ended.
+// The ctx of fn ends before anyone else can lead; the seat is given up only after fn
+// has returned, as by [lock.Mutex.Do]. An error of fn is returned, and so is a panic,
+// with its stack, as an error.
 func (e *Election) Run(ctx context.Context, fn func(context.Context, *Leadership) error, opts ...Option) error {
+	r, err := e.request(nil, opts)
+	if err != nil {
+		return err
+	}
+	again := func() bool { return ctx.Err() == nil && (r.Session == nil || r.Session.Valid()) }
 	for {
 		l, err := e.Campaign(ctx, nil, opts...)
-		if errors.Is(err, consensus.ErrSessionExpired) && ctx.Err() == nil {
+		if errors.Is(err, consensus.ErrSessionExpired) && again() {
 			continue // lost in line: stand in line again
 		}
 		if err != nil {
 			return err
 		}
-		err = l.hold.Run(ctx, func(ctx context.Context) error { return fn(ctx, l) })
-		if ctx.Err() != nil || !errors.Is(context.Cause(l.Context()), lock.ErrLost) {
+		err = l.hold.Run(ctx, func(ctx context.Context) error { return e.lead(ctx, l, fn) }, l.Resign)
+		if !errors.Is(context.Cause(l.Context()), lock.ErrLost) || !again() {
 			return err
 		}
 	}
+}
+
+// lead calls fn. A panic must not take the process down on a goroutine that the
+// user may have made for Run alone.
+func (e *Election) lead(ctx context.Context, l *Leadership, fn func(context.Context, *Leadership) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("lead %q: panic: %v\n%s", e.name, p, debug.Stack())
+		}
+	}()
+	return fn(ctx, l)
 }
 
 // Leader tells who leads, by a linearizable read. [ErrNoLeader] if nobody does.
@@ -116,9 +142,16 @@ func (e *Election) leader(ctx context.Context) (Leader, machine.Rev, error) {
 }
 
 func (e *Election) info(ctx context.Context) (info machine.LockInfo, rev machine.Rev, err error) {
+	if err := hold.CheckName("election", e.name); err != nil {
+		return info, 0, err
+	}
 	res, err := e.keeper.Query(ctx, &machine.Query{Kind: machine.QueryLock, Space: machine.SpaceElection, Name: e.name})
-	if err == nil && res.Code == machine.OK {
+	switch {
+	case err != nil || res.Code == machine.NotFound: // a name never used is vacant
+	case res.Code == machine.OK:
 		err = machine.Decode(res.Body, &info)
+	default:
+		err = session.Refused("refused", res)
 	}
 	if err != nil {
 		return info, 0, fmt.Errorf("look at election %q: %w", e.name, err)
@@ -154,8 +187,12 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 				return
 			}
 			var l machine.LeaderInfo
-			if u.Synced || machine.Decode(u.Event.Body, &l) != nil {
+			if u.Synced {
 				continue
+			}
+			if err := machine.Decode(u.Event.Body, &l); err != nil {
+				yield(Leader{}, fmt.Errorf("observe election %q: %w", e.name, err))
+				return
 			}
 			if !yield(Leader{Node: l.Node, Value: l.Value, Epoch: lock.Token(l.Epoch), Vacant: l.Vacant}, nil) {
 				return
@@ -188,8 +225,16 @@ func (l *Leadership) Confirm(ctx context.Context) error { return l.hold.Verify(c
 // Guard makes a transaction of package kv depend on this leadership.
 func (l *Leadership) Guard() consensus.Guard { return consensus.Guard(l.hold.Guard()) }
 
-// Announce changes the leader's value for all who observe.
+// Announce changes the leader's value, 64 KiB at most, for all who observe.
+// Errors: [lock.ErrLost], [consensus.ErrInvalid], [consensus.ErrNoQuorum] and
+// [consensus.ErrUnknown] when ctx ends first.
 func (l *Leadership) Announce(ctx context.Context, value []byte) error {
+	if err := hold.CheckValue(value); err != nil {
+		return fmt.Errorf("announce to election %q: %w", l.name, err)
+	}
+	if err := l.hold.Err(); err != nil {
+		return fmt.Errorf("announce to election %q: %w", l.name, err)
+	}
 	res, err := l.hold.Session().Do(ctx, machine.OpAnnounce, &machine.Announce{
 		Name: l.name, Target: l.hold.Ref().Seq, Token: l.hold.Token(), Value: value,
 	})
@@ -205,4 +250,7 @@ func (l *Leadership) Announce(ctx context.Context, value []byte) error {
 }
 
 // Resign ends belief at once, whatever its ctx, and then gives up the seat. It may be repeated until nil.
-func (l *Leadership) Resign(ctx context.Context) error { return l.hold.Release(ctx) }
+func (l *Leadership) Resign(ctx context.Context) error {
+	l.hold.GiveBack()
+	return l.hold.Release(ctx)
+}

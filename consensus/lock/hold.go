@@ -2,19 +2,30 @@ package lock
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/clatter-go/clatter/consensus"
+	"github.com/clatter-go/clatter/consensus/internal/hold"
 )
 
-// nestedOnce lets a nested hold be given back once, however often Unlock is called.
-type nestedOnce struct{ done atomic.Bool }
+// nest makes a hold inside root, under the ctx of its Lock.
+func nest(ctx context.Context, root *hold.Hold) *Hold {
+	h := &Hold{root: root}
+	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(root.Context(), func() { cancel(context.Cause(root.Context())) })
+	h.ctx, h.end = inner, func(cause error) { stop(); cancel(cause) }
+	return h
+}
 
 // Context ends before a successor can exist, and with the hold. Its cause says
 // why: [ErrLost], [ErrReleased]. It carries the values of the ctx given to Lock,
 // and marks calls made under it as made by this holder.
-func (h *Hold) Context() context.Context { return h.root.Context() }
+func (h *Hold) Context() context.Context {
+	if h.ctx != nil {
+		return h.ctx
+	}
+	return h.root.Context()
+}
 
 // Token is the fencing token of the hold. A nested hold has that of the outer one.
 func (h *Hold) Token() Token { return Token(h.root.Token()) }
@@ -25,10 +36,11 @@ func (h *Hold) Deadline() time.Time { return h.root.Deadline() }
 
 // Valid reports whether the holder may still believe. It does no I/O; false is final.
 func (h *Hold) Valid() bool {
-	return !h.once.done.Load() && h.root.Valid()
+	return !h.done.Load() && h.root.Valid()
 }
 
-// Verify asks a quorum whether the hold is current: nil or [ErrLost].
+// Verify asks a quorum whether the hold is current: nil, [ErrLost], or [ErrReleased]
+// after Unlock; [consensus.ErrNoQuorum] when ctx ends first.
 func (h *Hold) Verify(ctx context.Context) error { return h.root.Verify(ctx) }
 
 // Guard makes a transaction of package kv depend on this hold.
@@ -37,14 +49,16 @@ func (h *Hold) Guard() consensus.Guard { return consensus.Guard(h.root.Guard()) 
 // Unlock ends the hold for its holder at once and then frees the lock. It may be
 // repeated and never frees a later hold. Unlocking a lost hold is nil: nothing is
 // left to free. If ctx ends before the cluster has answered, freeing goes on in
-// the background and the error says so.
+// the background and the error says so. Where holds are nested the lock is free when
+// all of them are unlocked; the outer one's Context lasts until then.
 func (h *Hold) Unlock(ctx context.Context) error {
-	first := h.once.done.CompareAndSwap(false, true)
-	if !h.nested {
-		return h.root.Release(ctx)
+	if h.done.CompareAndSwap(false, true) {
+		if h.ctx != nil {
+			h.end(ErrReleased)
+			h.root.Unnest()
+		} else {
+			h.root.GiveBack()
+		}
 	}
-	if !first {
-		return nil
-	}
-	return h.root.Unnest(ctx)
+	return h.root.Release(ctx)
 }

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
-	"github.com/clatter-go/clatter/consensus"
 	"github.com/clatter-go/clatter/consensus/internal/hold"
 	"github.com/clatter-go/clatter/consensus/session"
 	"github.com/clatter-go/clatter/internal/machine"
@@ -42,7 +40,8 @@ type Info struct {
 	Holders, Waiters []Owner // waiters in the order in which they will be served
 }
 
-// LockedError says who has a lock. It Is [ErrLocked].
+// LockedError says who has a lock; Holder is zero while only a lock delay keeps it
+// taken. It Is [ErrLocked].
 type LockedError struct {
 	Lock    string
 	Holder  Owner
@@ -51,6 +50,9 @@ type LockedError struct {
 
 // Error says who holds the lock, since when, and how many wait.
 func (e *LockedError) Error() string {
+	if e.Holder.Node == "" {
+		return fmt.Sprintf("lock %q is kept taken after the expiry of its last holder, %d waiting: use Lock to stand in line", e.Lock, e.Waiters)
+	}
 	by := e.Holder.Node
 	if e.Holder.Label != "" {
 		by += " (" + e.Holder.Label + ")"
@@ -103,13 +105,14 @@ type request struct {
 	reentrant bool
 }
 
-// WithTTL gives the hold a session of its own with this TTL.
+// WithTTL gives the hold a session of its own with this TTL, which is long enough
+// to outlive a change of leader (3 s at LAN pace), else [consensus.ErrInvalid].
 func WithTTL(d time.Duration) Option { return func(r *request) { r.TTL = d } }
 
 // WithSession hangs the hold on s.
 func WithSession(s *session.Session) Option { return func(r *request) { r.Session = s } }
 
-// WithOwner sets the label that everyone sees who is blocked by this hold.
+// WithOwner sets the label that everyone sees who is blocked by this hold: 1 KiB at most.
 func WithOwner(label string) Option { return func(r *request) { r.Label = label } }
 
 // WithLockDelay keeps the name taken for d after the hold's session has expired
@@ -125,7 +128,9 @@ func Reentrant() Option { return func(r *request) { r.reentrant = true } }
 // Lock waits in line until the lock is granted. ctx bounds the waiting only: the
 // hold's context keeps the values of ctx, not its end ([Mutex.Do] is the form
 // bound to ctx). When ctx ends Lock returns at once with its cause, and no hold
-// remains. Without a quorum it waits until ctx ends.
+// remains: what may have become of the request is undone in the background, so Retry
+// of a [consensus.UnknownError] never brings a hold. Without a quorum it waits until
+// ctx ends.
 // Errors: [ErrDeadlock], [consensus.ErrNoQuorum], [consensus.ErrUnknown],
 // [consensus.ErrSessionExpired] if the session was lost while waiting,
 // [consensus.ErrOverloaded] beyond 10 000 waiters, [consensus.ErrInvalid].
@@ -139,21 +144,19 @@ func (m *Mutex) TryLock(ctx context.Context, opts ...Option) (*Hold, error) {
 }
 
 // Do calls fn under the lock. The ctx of fn ends with ctx, and before anyone else
-// can be granted the lock, which is unlocked only after fn has returned.
+// can be granted the lock, which is unlocked only after fn has returned; when ctx
+// has ended, for a second at most: then that goes on in the background, and its
+// error is joined to that of fn.
 func (m *Mutex) Do(ctx context.Context, fn func(context.Context, *Hold) error, opts ...Option) error {
 	h, err := m.Lock(ctx, opts...)
 	if err != nil {
 		return err
 	}
-	if h.nested {
-		defer h.Unlock(context.WithoutCancel(ctx))
-		return fn(ctx, h)
-	}
-	return h.root.Run(ctx, func(ctx context.Context) error { return fn(ctx, h) })
+	return h.root.Run(ctx, func(ctx context.Context) error { return fn(ctx, h) }, h.Unlock)
 }
 
 func (m *Mutex) lock(ctx context.Context, try bool, opts []Option) (*Hold, error) {
-	if err := checkName("lock", m.name); err != nil {
+	if err := hold.CheckName("lock", m.name); err != nil {
 		return nil, err
 	}
 	var r request
@@ -163,7 +166,7 @@ func (m *Mutex) lock(ctx context.Context, try bool, opts []Option) (*Hold, error
 	r.Space, r.Name, r.Try = machine.SpaceLock, m.name, try
 	if r.reentrant {
 		if outer := hold.Around(ctx, r.Space, r.Name); outer != nil && outer.Nest() {
-			return &Hold{root: outer, nested: true}, nil
+			return nest(ctx, outer), nil
 		}
 	}
 	h, res, err := hold.Acquire(ctx, m.keeper, r.Request)
@@ -199,15 +202,19 @@ func (m *Mutex) refused(res machine.Result) error {
 // Info tells who holds the lock and who waits. A name that was never used is free.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	info := Info{Name: m.name}
-	if err := checkName("lock", m.name); err != nil {
+	if err := hold.CheckName("lock", m.name); err != nil {
 		return info, err
 	}
 	res, err := m.keeper.Query(ctx, &machine.Query{Kind: machine.QueryLock, Space: machine.SpaceLock, Name: m.name})
 	if err != nil {
 		return info, fmt.Errorf("look at lock %q: %w", m.name, err)
 	}
-	if res.Code != machine.OK {
+	switch res.Code {
+	case machine.OK:
+	case machine.NotFound:
 		return info, nil
+	default:
+		return info, session.Refused(fmt.Sprintf("look at lock %q", m.name), res)
 	}
 	var l machine.LockInfo
 	if err := machine.Decode(res.Body, &l); err != nil {
@@ -226,20 +233,12 @@ func owner(o machine.Owner) Owner {
 	return Owner{Node: o.Node, Label: o.Label, Session: session.ID(o.Hold.Session), Token: Token(o.Token), Since: time.Unix(0, o.Since)}
 }
 
-// checkName refuses what no lock may be called, before anything is sent.
-func checkName(kind, name string) error {
-	switch {
-	case len(name) == 0 || len(name) > 256:
-		return fmt.Errorf("%s %.32q: %w: a name has 1 to 256 bytes, this one %d", kind, name, consensus.ErrInvalid, len(name))
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		return fmt.Errorf("%s %q: %w: a name is UTF-8 without control characters", kind, name, consensus.ErrInvalid)
-	}
-	return nil
-}
-
 // Hold is a lock that was granted.
 type Hold struct {
-	root   *hold.Hold
-	nested bool
-	once   nestedOnce
+	root *hold.Hold
+	done atomic.Bool // Unlock was called
+
+	// Of a nested hold only; nil in others.
+	ctx context.Context
+	end context.CancelCauseFunc
 }

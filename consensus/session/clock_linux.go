@@ -11,7 +11,9 @@ import (
 // package time, so that inside a testing/synctest bubble fake time stays in charge.
 func suspended() time.Duration {
 	var with, without unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &with) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &without) != nil {
+	// In this order a pause between the two reads makes the sum a later moment, but
+	// none that has not come yet; in the other one the owner would believe longer.
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &without) != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &with) != nil {
 		return 0
 	}
 	d := time.Duration(with.Nano() - without.Nano())

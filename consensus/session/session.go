@@ -22,30 +22,39 @@ func (id ID) String() string { return strconv.FormatUint(uint64(id), 16) }
 
 // Session is a lease that locks, leaderships, ephemeral keys and tasks hang on.
 type Session struct {
-	keeper  *Keeper
-	id      machine.SessionID
-	ttl     time.Duration
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	unroute func()
+	keeper *Keeper
+	id     machine.SessionID
+	ttl    time.Duration
+	ctx    context.Context
+	cancel context.CancelCauseFunc
 
 	mu       sync.Mutex          // guards what follows
 	sent     time.Duration       // owner's clock: send of the last acknowledged renewal
-	lost     bool                // final
+	tried    time.Duration       // owner's clock: begin of the last renewal
+	renewing bool                // a renewal is on its way
+	lost     error               // why it has ended; final
+	ends     map[*ending]bool    // who is told of the end
+	running  int                 // functions of Do and Run
+	idle     chan struct{}       // closed when running is 0 again
+	unroute  func()              // nil until there is a route
 	seq      uint64              // last sequence given
 	floor    uint64              // every sequence below it is settled
 	settled  map[uint64]struct{} // settled sequences above floor
 	untold   []uint64            // those of them that the cluster may not know of yet
 	unknown  []uint64            // outcomes that may still be asked for, oldest first
 	waits    map[uint64]wait     // by the sequence of the Acquire
-	grants   uint64              // grants of waits that we know of
+	grants   uint64              // of SessionState: as of the last time all waits were asked for
+	asking   bool                // the waits are being asked for
 	assigned uint64              // task assignments that we know of
 	tasks    func(machine.Event)
 }
 
+// ending is one OnEnd.
+type ending struct{ fn func(cause error) }
+
 func newSession(k *Keeper, id machine.SessionID, ttl, sent time.Duration) *Session {
 	s := &Session{
-		keeper: k, id: id, ttl: ttl, sent: sent, floor: 1, unroute: func() {},
+		keeper: k, id: id, ttl: ttl, sent: sent, floor: 1, ends: map[*ending]bool{},
 		settled: map[uint64]struct{}{}, waits: map[uint64]wait{},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -68,78 +77,181 @@ func (s *Session) interval() time.Duration { return min(s.ttl/5, 2*time.Second) 
 // life is how long the owner believes after the send of an acknowledged renewal.
 func (s *Session) life() time.Duration { return s.ttl*9/10 - min(s.ttl/10, time.Second) }
 
-// times returns when to renew and when belief ends, on the owner's clock.
-func (s *Session) times() (renew, ends time.Duration) {
+// plan returns when to renew, from when on that may be done along with others, and
+// when belief ends, on the owner's clock. A renewal that had no answer is repeated
+// after a quarter of the interval, and not along with others: it would hold them up.
+func (s *Session) plan() (renew, along, ends time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sent + s.interval(), s.sent + s.life()
+	ends = s.sent + s.life()
+	renew = s.sent + s.interval()
+	switch {
+	case s.renewing:
+		return ends, ends, ends
+	case s.tried > s.sent:
+		renew = max(renew, s.tried+s.interval()/4)
+		return renew, renew, ends
+	}
+	return renew, renew - s.interval()/4, ends
+}
+
+// begin marks a renewal as on its way; false if one is already, or the session has ended.
+func (s *Session) begin(now time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.renewing || s.lost != nil {
+		return false
+	}
+	s.renewing, s.tried = true, now
+	return true
+}
+
+func (s *Session) rest() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.renewing = false
 }
 
 // Deadline returns when the session ends for its owner unless it is renewed before.
 func (s *Session) Deadline() time.Time {
-	_, ends := s.times()
+	s.mu.Lock()
+	ends := s.sent + s.life()
+	s.mu.Unlock()
 	return time.Now().Add(ends - s.keeper.now())
 }
 
 // Valid reports whether the owner may still rely on the session. It does no I/O; false is final.
 func (s *Session) Valid() bool {
 	s.mu.Lock()
-	valid := !s.lost && s.keeper.now() < s.sent+s.life()
-	lost := s.lost
+	lost, over := s.lost != nil, s.overdue()
 	s.mu.Unlock()
-	if !valid && !lost {
+	if over && !lost {
 		s.end(consensus.ErrSessionExpired)
 	}
-	return valid
+	return !lost && !over
 }
+
+// Err returns why the session is not valid any more, or nil.
+func (s *Session) Err() error {
+	if s.Valid() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
+}
+
+// overdue reports whether the owner's lease has run out. s.mu is held.
+func (s *Session) overdue() bool { return s.keeper.now() >= s.sent+s.life() }
 
 // renewed takes the answer to a renewal that was sent at the given time.
 func (s *Session) renewed(sent time.Duration, st machine.SessionState) {
-	if !st.Open {
-		s.end(consensus.ErrSessionExpired)
-		return
-	}
 	s.mu.Lock()
-	if s.lost || s.keeper.now() >= s.sent+s.life() { // too late: final is final
+	if !st.Open || s.lost != nil || s.overdue() { // the last two: too late, final is final
 		s.mu.Unlock()
 		s.end(consensus.ErrSessionExpired)
 		return
 	}
 	s.sent = max(s.sent, sent)
-	missedGrant := st.Grants > s.grants && len(s.waits) > 0
-	s.grants = max(s.grants, st.Grants)
 	tasks := s.tasks
-	if st.Assigned <= s.assigned {
+	if tasks != nil && st.Assigned > s.assigned { // the owner reads all it has: it knows of these then
+		s.assigned = st.Assigned
+	} else {
 		tasks = nil
 	}
-	s.assigned = max(s.assigned, st.Assigned)
 	s.mu.Unlock()
-	if missedGrant {
-		s.ask()
-	}
+	s.ask(&st.Grants)
 	if tasks != nil { // a notice was lost on the way (protocol 15): the owner reads what it has
 		tasks(machine.Event{Session: s.id})
 	}
 }
 
-// end ends the session for its owner. Only the first call counts.
+// end ends the session for its owner. Only the first call counts. When it returns
+// to that caller, all contexts that hang on the session have ended.
 func (s *Session) end(cause error) {
 	s.mu.Lock()
-	if s.lost {
+	if s.lost != nil {
 		s.mu.Unlock()
 		return
 	}
-	s.lost = true
+	s.lost = cause
+	ends, unroute := s.ends, s.unroute
+	s.ends, s.unroute = nil, nil
 	s.mu.Unlock()
 	s.cancel(cause)
-	k := s.keeper
-	k.mu.Lock()
-	delete(k.open, s.id)
-	if k.def == s {
-		k.def = nil
+	for e := range ends {
+		e.fn(cause)
 	}
-	k.mu.Unlock()
-	s.unroute()
+	s.keeper.forget(s)
+	if unroute != nil {
+		unroute()
+	}
+}
+
+// routed takes what ends the route of the session's events.
+func (s *Session) routed(stop func()) {
+	s.mu.Lock()
+	ended := s.lost != nil
+	if !ended {
+		s.unroute = stop
+	}
+	s.mu.Unlock()
+	if ended { // before the route was known
+		stop()
+	}
+}
+
+// OnEnd has fn called when the session ends, before the call that finds it ended
+// returns: at once if it has ended already. fn must not block. forget takes that back.
+func (s *Session) OnEnd(fn func(cause error)) (forget func()) {
+	e := &ending{fn}
+	s.mu.Lock()
+	lost := s.lost
+	if lost == nil {
+		s.ends[e] = true
+	}
+	s.mu.Unlock()
+	if lost != nil {
+		fn(lost)
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.ends, e)
+	}
+}
+
+// Running tells that a function runs that relies on the session, until done is
+// called. [Keeper.Leave] waits for it before it frees what the session holds.
+func (s *Session) Running() (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running++; s.running == 1 {
+		s.idle = make(chan struct{})
+	}
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.running--; s.running == 0 {
+			close(s.idle)
+			s.idle = nil
+		}
+	})
+}
+
+// leave closes a session that has ended for its owner once nothing runs under it.
+func (s *Session) leave(ctx context.Context) error {
+	s.mu.Lock()
+	idle := s.idle
+	s.mu.Unlock()
+	if idle != nil {
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return fmt.Errorf("session %s is left to expire, functions of Do or Run have not returned: %w", s.ID(), context.Cause(ctx))
+		}
+	}
+	return s.Close(ctx)
 }
 
 // Close ends the session: first for its owner, then on the cluster, which frees at
@@ -158,6 +270,49 @@ func (s *Session) Close(ctx context.Context) error {
 		return Refused("close session "+s.ID().String(), res)
 	}
 	return nil
+}
+
+// maxInsisted bounds what insists at one time.
+const maxInsisted = 4096
+
+// Insist runs fn in the background, again until it returns nil, until the session
+// has ended, or until the node is closed: nothing that hangs on a session that goes
+// on living may be forgotten. fn runs at least once, with a ctx of two TTL. Beyond
+// 4096 of them at one time on a node the session is ended instead, and with it,
+// by expiry, what fn would have undone.
+func (s *Session) Insist(fn func(ctx context.Context) error) {
+	k := s.keeper
+	k.mu.Lock()
+	full := k.insisted >= maxInsisted
+	if !full {
+		k.insisted++
+	}
+	k.mu.Unlock()
+	if full {
+		s.end(consensus.ErrSessionExpired)
+		return
+	}
+	k.Go(func(ctx context.Context) {
+		defer func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.insisted--
+		}()
+		for s.attempt(ctx, fn) != nil && s.Valid() && ctx.Err() == nil {
+			pause := time.NewTimer(s.interval() / 4)
+			select {
+			case <-pause.C:
+			case <-ctx.Done():
+				pause.Stop()
+			}
+		}
+	})
+}
+
+func (s *Session) attempt(ctx context.Context, fn func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*s.ttl)
+	defer cancel()
+	return fn(ctx)
 }
 
 // Do sends one command of the session and waits for its outcome. It is how the
@@ -185,8 +340,12 @@ func (s *Session) DoAt(ctx context.Context, seq uint64, op machine.Op, body mach
 
 func (s *Session) send(ctx context.Context, cmd machine.Cmd) (machine.Result, error) {
 	res, err := s.keeper.Do(ctx, cmd)
-	if errors.Is(err, consensus.ErrUnknown) {
+	if u, ok := errors.AsType[*consensus.UnknownError](err); ok {
 		s.mayRetry(cmd.Seq)
+		u.Then(func(machine.Result) error { s.settle(cmd.Seq); return nil })
+		if errors.Is(err, consensus.ErrSessionExpired) {
+			s.end(consensus.ErrSessionExpired)
+		}
 		return res, err
 	}
 	s.told(cmd.Done, err == nil)
@@ -226,7 +385,11 @@ func (s *Session) told(done []uint64, answered bool) {
 func (s *Session) settle(seq uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.unknown = slices.DeleteFunc(s.unknown, func(q uint64) bool { return q == seq })
 	s.settleLocked(seq)
+	for len(s.unknown) > 0 && s.seq-s.unknown[0] > memory { // else settled would grow without end
+		s.giveUp()
+	}
 }
 
 func (s *Session) settleLocked(seq uint64) {
@@ -249,20 +412,28 @@ func (s *Session) settleLocked(seq uint64) {
 	}
 }
 
-// retryable bounds how many unknown outcomes of a session can still be asked for.
-const retryable = 256
+const (
+	retryable = 256     // unknown outcomes of a session that can still be asked for
+	memory    = 1 << 16 // commands after which an unknown outcome cannot be asked for any more
+)
 
 // mayRetry keeps an unknown outcome open for Retry; the oldest beyond the bound is given up.
 func (s *Session) mayRetry(seq uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Contains(s.unknown, seq) {
+	if seq >= s.floor && !slices.Contains(s.unknown, seq) {
 		s.unknown = append(s.unknown, seq)
 	}
 	if len(s.unknown) > retryable {
-		s.settleLocked(s.unknown[0])
-		s.unknown = slices.Delete(s.unknown, 0, 1)
+		s.giveUp()
 	}
+}
+
+// giveUp gives the oldest unknown outcome up. s.mu is held.
+func (s *Session) giveUp() {
+	oldest := s.unknown[0]
+	s.unknown = slices.Delete(s.unknown, 0, 1)
+	s.settleLocked(oldest)
 }
 
 // wait is an Acquire that may stand in line.
@@ -313,7 +484,7 @@ func (s *Session) event(e machine.Event) {
 			fn(e)
 		}
 	case 0: // another leader: whatever the old one had to tell may be lost
-		s.ask()
+		s.ask(nil)
 		s.mu.Lock()
 		fn := s.tasks
 		s.mu.Unlock()
@@ -323,33 +494,60 @@ func (s *Session) event(e machine.Event) {
 	}
 }
 
+// grant tells whoever waits. If nobody does it is a copy, or the wait was given up
+// and its CancelWait is on the way.
 func (s *Session) grant(seq uint64, e machine.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.grants++
 	if w, ok := s.waits[seq]; ok {
 		delete(s.waits, seq)
 		w.granted <- e // has room for the one event it ever gets
 	}
 }
 
-// ask asks again for the state of every wait: its grant may have been told to nobody.
-func (s *Session) ask() {
+// ask asks again for the state of every wait: its grant may have been told to nobody
+// (protocol 15). grants, if it is known, is the cluster's count of the session's
+// grants: as long as that stands still nothing can have been missed. It is compared
+// with what it was at the last asking, never with notices counted here, which may
+// still be on their way.
+func (s *Session) ask(grants *uint64) {
 	s.mu.Lock()
+	idle := s.asking || grants != nil && *grants == s.grants
+	if grants != nil && len(s.waits) == 0 {
+		s.grants = *grants
+	}
 	waits := maps.Clone(s.waits)
+	if idle = idle || len(waits) == 0; !idle {
+		s.asking = true
+	}
 	s.mu.Unlock()
-	if len(waits) == 0 {
+	if idle {
 		return
 	}
 	s.keeper.Go(func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, s.ttl)
-		defer cancel()
-		for _, seq := range slices.Sorted(maps.Keys(waits)) {
-			w := waits[seq]
-			res, err := s.keeper.Query(ctx, &machine.Query{Kind: machine.QueryWait, Session: s.id, Seq: seq, Space: w.space, Name: w.name})
-			if err == nil && res.Code == machine.OK {
-				s.grant(seq, machine.Event{Kind: machine.EventGranted, Session: s.id, Seq: seq, Token: res.Token})
-			}
+		complete := s.askFor(ctx, waits)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.asking = false
+		if complete && grants != nil {
+			s.grants = *grants
 		}
 	})
+}
+
+// askFor reports whether all waits were answered for.
+func (s *Session) askFor(ctx context.Context, waits map[uint64]wait) (complete bool) {
+	ctx, cancel := context.WithTimeout(ctx, s.ttl)
+	defer cancel()
+	for _, seq := range slices.Sorted(maps.Keys(waits)) {
+		w := waits[seq]
+		res, err := s.keeper.Query(ctx, &machine.Query{Kind: machine.QueryWait, Session: s.id, Seq: seq, Space: w.space, Name: w.name})
+		if err != nil {
+			return false
+		}
+		if res.Code == machine.OK {
+			s.grant(seq, machine.Event{Kind: machine.EventGranted, Session: s.id, Seq: seq, Token: res.Token})
+		}
+	}
+	return true
 }

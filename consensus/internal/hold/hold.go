@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/clatter-go/clatter/consensus"
 	"github.com/clatter-go/clatter/consensus/session"
@@ -39,11 +42,12 @@ type Hold struct {
 	outer  *Hold // the hold in whose context this one was asked for
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	detach func() bool
+	detach func()
 
 	mu    sync.Mutex // guards what follows
 	nests int        // nested holds of the same lock that are not given back yet
 	given bool       // this hold itself was given back
+	freed bool       // the cluster has freed it
 }
 
 type within struct{}
@@ -75,6 +79,9 @@ func lineage(ctx context.Context) (outer *Hold, refs []machine.HoldRef) {
 // After ctx ends it returns at once. What may have become of the request is undone
 // in the background: a wait is cancelled, a grant that slipped in is given back.
 func Acquire(ctx context.Context, k *session.Keeper, r Request) (*Hold, machine.Result, error) {
+	if err := r.check(); err != nil {
+		return nil, machine.Result{}, err
+	}
 	outer, refs := lineage(ctx)
 	r.Lineage = refs
 	for {
@@ -89,10 +96,12 @@ func Acquire(ctx context.Context, k *session.Keeper, r Request) (*Hold, machine.
 			return h, res, nil
 		}
 		if own {
-			undo(k, s, func(ctx context.Context) error { return s.Close(ctx) })
+			s.Insist(s.Close)
 		}
 		if errors.Is(err, consensus.ErrSessionExpired) && !errors.Is(err, errWaited) && r.Session == nil && ctx.Err() == nil {
-			continue // refused before anything happened: the node's session was lost unnoticed, ask under a new one
+			// The node's session was lost unnoticed. If some copy of the request was
+			// applied before, the end of the session has undone it: ask under a new one.
+			continue
 		}
 		return nil, res, err
 	}
@@ -114,13 +123,16 @@ func (r *Request) session(ctx context.Context, k *session.Keeper) (s *session.Se
 var errWaited = errors.New("lost while waiting")
 
 func acquire(ctx context.Context, k *session.Keeper, s *session.Session, r Request) (*Hold, machine.Result, error) {
+	if err := s.Err(); err != nil { // nothing is sent
+		return nil, machine.Result{}, err
+	}
 	seq := s.Sequence()
 	granted, forget := s.Await(seq, r.Space, r.Name)
 	defer forget()
 	res, err := s.DoAt(ctx, seq, machine.OpAcquire, &r.Acquire)
 	if err != nil {
-		if !errors.Is(err, consensus.ErrNoQuorum) {
-			cancelWait(k, s, r, seq)
+		if !errors.Is(err, consensus.ErrNoQuorum) && !errors.Is(err, consensus.ErrOverloaded) {
+			cancelWait(s, r, seq)
 		}
 		return nil, res, err
 	}
@@ -131,16 +143,18 @@ func acquire(ctx context.Context, k *session.Keeper, s *session.Session, r Reque
 		case e := <-granted:
 			res = machine.Result{Token: e.Token}
 		case <-ctx.Done():
-			cancelWait(k, s, r, seq)
+			cancelWait(s, r, seq)
 			return nil, res, fmt.Errorf("%w, in line behind %d others", context.Cause(ctx), max(res.N, 1)-1)
 		case <-s.Context().Done():
+			cancelWait(s, r, seq)
 			return nil, res, fmt.Errorf("%w: %w", errWaited, context.Cause(s.Context()))
 		}
 	default:
 		return nil, res, nil
 	}
-	if !s.Valid() { // an overdue session may still be granted: it is for its owner to look (protocol 23)
-		return nil, res, fmt.Errorf("%w: %w", errWaited, context.Cause(s.Context()))
+	if err := s.Err(); err != nil { // an overdue session may still be granted: it is for its owner to look (protocol 23)
+		cancelWait(s, r, seq)
+		return nil, res, fmt.Errorf("%w: %w", errWaited, err)
 	}
 	return &Hold{
 		space: r.Space, name: r.Name, keeper: k, sess: s, token: res.Token,
@@ -152,28 +166,15 @@ func (h *Hold) open(ctx context.Context, outer *Hold) {
 	h.outer = outer
 	base := context.WithValue(context.WithoutCancel(ctx), within{}, h)
 	h.ctx, h.cancel = context.WithCancelCause(base)
-	h.detach = context.AfterFunc(h.sess.Context(), func() {
-		cause := context.Cause(h.sess.Context())
-		h.cancel(fmt.Errorf("%w: %w", ErrLost, cause))
-	})
+	h.detach = h.sess.OnEnd(func(cause error) { h.cancel(fmt.Errorf("%w: %w", ErrLost, cause)) })
 }
 
 // cancelWait takes a request out of its line, whatever became of it, in the
 // background: it is sent again until it is answered or the session has ended.
-func cancelWait(k *session.Keeper, s *session.Session, r Request, seq uint64) {
-	undo(k, s, func(ctx context.Context) error {
+func cancelWait(s *session.Session, r Request, seq uint64) {
+	s.Insist(func(ctx context.Context) error {
 		_, err := s.Do(ctx, machine.OpCancelWait, &machine.CancelWait{Space: r.Space, Name: r.Name, Target: seq})
 		return err
-	})
-}
-
-// undo runs fn in the background, with as much time as the session can live at
-// most: after that the cluster has ended whatever hung on it.
-func undo(k *session.Keeper, s *session.Session, fn func(context.Context) error) {
-	k.Go(func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, 2*s.TTL())
-		defer cancel()
-		_ = fn(ctx) // nobody is left who could be told; what is not undone ends with the session
 	})
 }
 
@@ -193,17 +194,33 @@ func (h *Hold) Session() *session.Session { return h.sess }
 func (h *Hold) Deadline() time.Time { return h.sess.Deadline() }
 
 // Valid reports whether the holder may believe. It does no I/O; false is final.
-func (h *Hold) Valid() bool { return h.ctx.Err() == nil && h.sess.Valid() }
+func (h *Hold) Valid() bool { return h.Err() == nil }
 
-// Guard names the hold inside a transaction.
+// Err returns why the hold is not valid any more, or nil.
+func (h *Hold) Err() error {
+	if cause := context.Cause(h.ctx); cause != nil {
+		return cause
+	}
+	if err := h.sess.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	return nil
+}
+
+// Guard names the hold inside a transaction. That of a hold that is not valid any
+// more never holds, even if the cluster has not ended it yet: false is final.
 func (h *Hold) Guard() machine.Guard {
-	return machine.Guard{Space: h.space, Name: h.name, Hold: h.ref, Token: h.token}
+	g := machine.Guard{Space: h.space, Name: h.name, Hold: h.ref}
+	if h.Valid() {
+		g.Token = h.token
+	}
+	return g
 }
 
 // Verify asks a quorum whether the hold is current.
 func (h *Hold) Verify(ctx context.Context) error {
-	if !h.Valid() {
-		return fmt.Errorf("verify %q: %w", h.name, context.Cause(h.ctx))
+	if err := h.Err(); err != nil {
+		return fmt.Errorf("verify %q: %w", h.name, err)
 	}
 	res, err := h.keeper.Query(ctx, &machine.Query{
 		Kind: machine.QueryWait, Space: h.space, Name: h.name, Session: h.ref.Session, Seq: h.ref.Seq,
@@ -212,6 +229,7 @@ func (h *Hold) Verify(ctx context.Context) error {
 		return fmt.Errorf("verify %q: %w", h.name, err)
 	}
 	if res.Code != machine.OK || res.Token != h.token {
+		h.detach()
 		h.cancel(ErrLost)
 		return fmt.Errorf("verify %q: %w", h.name, ErrLost)
 	}
@@ -220,79 +238,132 @@ func (h *Hold) Verify(ctx context.Context) error {
 
 // Nest adds a nested hold; it reports false if the hold has ended meanwhile.
 func (h *Hold) Nest() bool {
+	valid := h.Valid()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.given || !h.Valid() {
+	if !valid || h.given && h.nests == 0 {
 		return false
 	}
 	h.nests++
 	return true
 }
 
-// Unnest gives a nested hold back.
-func (h *Hold) Unnest(ctx context.Context) error {
+// Unnest gives a nested hold back. What has to be freed then, Release frees.
+func (h *Hold) Unnest() {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.nests--
-	last := h.given && h.nests == 0
-	h.mu.Unlock()
-	if last {
-		return h.send(ctx)
-	}
-	return nil
 }
 
-// Release ends the hold for its holder, then frees the name. It may be repeated:
-// it names this hold and can never free a later one. If ctx ends before the cluster
-// has answered, freeing goes on in the background. Releasing a lost hold is nil.
+// GiveBack marks the hold itself as given back; nested ones go on.
+func (h *Hold) GiveBack() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.given = true
+}
+
+// Release ends the hold for its holder and frees the name, once the hold itself and
+// all that are nested in it are given back. It may be repeated: it names this hold
+// and can never free a later one. If ctx ends before the cluster has answered,
+// freeing goes on in the background. Releasing a lost hold is nil.
 func (h *Hold) Release(ctx context.Context) error {
 	h.mu.Lock()
-	h.given = true
-	nested := h.nests > 0
+	over := h.given && h.nests == 0 && !h.freed
 	h.mu.Unlock()
-	if nested {
-		return nil // the last nested one frees it
+	if !over {
+		return nil
 	}
-	return h.send(ctx)
-}
-
-func (h *Hold) send(ctx context.Context) error {
 	h.detach()
 	h.cancel(ErrReleased)
-	if h.own {
-		return h.finish(ctx, h.sess.Close)
+	err := h.free(ctx)
+	if err == nil {
+		return nil
 	}
-	return h.finish(ctx, func(ctx context.Context) error {
-		res, err := h.sess.Do(ctx, machine.OpRelease, &machine.Release{Space: h.space, Name: h.name, Target: h.ref.Seq, Token: h.token})
+	h.sess.Insist(h.free)
+	return fmt.Errorf("release %q (token %d), which goes on in the background: %w", h.name, h.token, err)
+}
+
+func (h *Hold) free(ctx context.Context) (err error) {
+	if h.own {
+		err = h.sess.Close(ctx)
+	} else {
+		var res machine.Result
+		res, err = h.sess.Do(ctx, machine.OpRelease, &machine.Release{Space: h.space, Name: h.name, Target: h.ref.Seq, Token: h.token})
 		if err == nil && res.Code != machine.OK && res.Code != machine.NotFound {
 			err = session.Refused("release", res)
 		}
-		return err
-	})
-}
-
-func (h *Hold) finish(ctx context.Context, free func(context.Context) error) error {
-	err := free(ctx)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, consensus.ErrSessionExpired), errors.Is(err, consensus.ErrClosed):
-		return nil // nothing is left to free
 	}
-	undo(h.keeper, h.sess, free)
-	return fmt.Errorf("release %q (token %d): %w", h.name, h.token, err)
+	if errors.Is(err, consensus.ErrSessionExpired) || errors.Is(err, consensus.ErrClosed) {
+		err = nil // nothing is left to free
+	}
+	if err == nil {
+		h.mu.Lock()
+		h.freed = true
+		h.mu.Unlock()
+	}
+	return err
 }
 
-// Run calls fn with a context that ends with ctx and with the hold, and gives the
-// hold back after fn has returned, also by a panic.
-func (h *Hold) Run(ctx context.Context, fn func(context.Context) error) (err error) {
+// Run calls fn with a context that ends with ctx and with the hold, and calls
+// release after fn has returned, also by a panic. The context that release is given
+// ends with ctx, but not before a second has passed: who is told to stop still
+// gives back what it has.
+func (h *Hold) Run(ctx context.Context, fn, release func(context.Context) error) (err error) {
+	defer h.sess.Running()()
 	inner, cancel := context.WithCancelCause(context.WithValue(ctx, within{}, h))
 	defer cancel(nil)
 	stop := context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })
 	defer stop()
 	defer func() {
-		late, done := context.WithTimeout(context.WithoutCancel(ctx), h.sess.TTL())
+		late, done := outlast(ctx, time.Second)
 		defer done()
-		err = errors.Join(err, h.Release(late))
+		err = errors.Join(err, release(late))
 	}()
 	return fn(inner)
+}
+
+// outlast returns a context that ends when ctx has ended and d has passed.
+func outlast(ctx context.Context, d time.Duration) (context.Context, func()) {
+	late, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	least := time.Now().Add(d)
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(time.Until(least), func() { cancel(context.Cause(ctx)) })
+	})
+	return late, func() { stop(); cancel(nil) }
+}
+
+// CheckName refuses what nothing may be called, before anything is sent.
+func CheckName(kind, name string) error {
+	switch {
+	case len(name) == 0 || len(name) > 256:
+		return fmt.Errorf("%s %.32q: %w: a name has 1 to 256 bytes, this one %d", kind, name, consensus.ErrInvalid, len(name))
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return fmt.Errorf("%s %q: %w: a name is UTF-8 without control characters", kind, name, consensus.ErrInvalid)
+	}
+	return nil
+}
+
+// Limits of a Request.
+const (
+	maxLabel = 1 << 10
+	maxValue = 64 << 10
+)
+
+// check refuses what the cluster would refuse, before anything is sent.
+func (r *Request) check() error {
+	switch {
+	case r.TTL < 0:
+		return fmt.Errorf("%w: a TTL of %v", consensus.ErrInvalid, r.TTL)
+	case len(r.Label) > maxLabel:
+		return fmt.Errorf("%w: an owner's label has at most %d bytes, this one %d", consensus.ErrInvalid, maxLabel, len(r.Label))
+	}
+	return CheckValue(r.Value)
+}
+
+// CheckValue refuses a leader's value that is too large.
+func CheckValue(value []byte) error {
+	if len(value) > maxValue {
+		return fmt.Errorf("%w: a leader's value has at most %d bytes, this one %d", consensus.ErrInvalid, maxValue, len(value))
+	}
+	return nil
 }
