@@ -125,3 +125,20 @@ func TestAClockThatGoesBackIsAStall(t *testing.T) {
 	require.InDelta(t, was+second, leader.m.Clock(), second)
 	require.IsNonDecreasing(t, leader.stamps())
 }
+
+func TestANodeThatLeadsAgainDoesNotCountTheTimeWithoutALeader(t *testing.T) {
+	c := newCluster(t, 3)
+	leader := c.elect(1)
+	s := leader.open("a", 3*second)
+	c.pass(second)
+	was := leader.m.Clock()
+	c.cut = map[uint64]bool{1: true, 2: true, 3: true}
+	c.pass(20 * second)
+	require.Equal(t, 1, leader.lost)
+	c.cut = map[uint64]bool{}
+	leader = c.elect(1)
+	leader.renew(s)
+	c.settle()
+	require.InDelta(t, was+1*second, leader.m.Clock(), second)
+	require.True(t, leader.isOpen(s))
+}
