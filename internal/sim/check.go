@@ -23,6 +23,7 @@ type checker struct {
 	genesis *founding.Genesis
 	answers map[command]machine.Result // the first one of each command
 	tokens  map[string]machine.Token   // the last one of each lock
+	holders map[string]command         // the Acquire that has each lock
 	revs    map[string]machine.Rev
 	tasks   map[machine.TaskID]*taskModel
 	claims  machine.Token
@@ -41,13 +42,14 @@ type command struct {
 }
 
 type taskModel struct {
-	claim machine.Token // the last one
-	ended string        // how, once it is
+	claim machine.Token     // the last one
+	owner machine.SessionID // whose it is; 0 if nobody works on the task
+	ended string            // how, once it is
 }
 
 func newChecker(w *world) *checker {
 	return &checker{w: w, machine: machine.New(), applied: 1, answers: map[command]machine.Result{},
-		tokens: map[string]machine.Token{}, revs: map[string]machine.Rev{}, tasks: map[machine.TaskID]*taskModel{}, swapped: map[string]machine.Rev{}}
+		tokens: map[string]machine.Token{}, holders: map[string]command{}, revs: map[string]machine.Rev{}, tasks: map[machine.TaskID]*taskModel{}, swapped: map[string]machine.Rev{}}
 }
 
 func (c *checker) founded(g *founding.Genesis) {
@@ -136,13 +138,13 @@ func (c *checker) outcome(data []byte, out *machine.Outcome) {
 	for i := range out.Events {
 		switch e := &out.Events[i]; e.Kind {
 		case machine.EventGranted:
-			grants = append(grants, grant{e.Name, e.Token, command{e.Session, e.Seq}})
+			grants = append(grants, c.holds(e.Name, e.Token, command{e.Session, e.Seq}))
 		case machine.EventAssigned:
 			c.assigned(e)
 		case machine.EventTask:
 			c.ended(e)
 		case machine.EventClosed:
-			c.w.stats.Expired++
+			c.closed(e.Session)
 		}
 	}
 	slices.SortFunc(grants, func(a, b grant) int {
@@ -197,7 +199,17 @@ func (c *checker) effect(cmd *machine.Cmd, r *machine.Result) []grant {
 	case machine.OpAcquire:
 		var m machine.Acquire
 		if machine.Decode(cmd.Body, &m) == nil {
-			return []grant{{m.Name, r.Token, command{cmd.Session, cmd.Seq}}}
+			return []grant{c.holds(m.Name, r.Token, command{cmd.Session, cmd.Seq})}
+		}
+	case machine.OpRelease:
+		var m machine.Release
+		if machine.Decode(cmd.Body, &m) == nil {
+			c.freed(m.Name, command{cmd.Session, m.Target})
+		}
+	case machine.OpCancelWait:
+		var m machine.CancelWait
+		if machine.Decode(cmd.Body, &m) == nil {
+			c.freed(m.Name, command{cmd.Session, m.Target})
 		}
 	case machine.OpTxn:
 		var m machine.Txn
@@ -217,7 +229,40 @@ func (c *checker) effect(cmd *machine.Cmd, r *machine.Result) []grant {
 	return nil
 }
 
+func (c *checker) holds(name string, token machine.Token, who command) grant {
+	c.holders[name] = who
+	return grant{name, token, who}
+}
+
+func (c *checker) freed(name string, who command) {
+	if c.holders[name] == who {
+		delete(c.holders, name)
+	}
+}
+
+// closed ends what hung on a session.
+func (c *checker) closed(id machine.SessionID) {
+	c.w.stats.Expired++
+	for name, who := range c.holders {
+		if who.session == id {
+			delete(c.holders, name)
+		}
+	}
+	for _, t := range c.tasks {
+		if t.owner == id {
+			t.owner = 0
+		}
+	}
+}
+
+// changed judges a transaction that was done: its conditions held (P1), and its
+// guard was the current hold (P5).
 func (c *checker) changed(m *machine.Txn, rev machine.Rev) {
+	for _, g := range m.Guards {
+		if c.holders[g.Name] != (command{g.Hold.Session, g.Hold.Seq}) {
+			c.w.fail("P5: a write under token %d of %q is done, which %+v has", g.Token, g.Name, c.holders[g.Name])
+		}
+	}
 	key := m.Checks[0].Key
 	if c.revs[key] != m.Checks[0].Rev {
 		c.w.fail("P1: %q is changed from revision %d, and was at %d", key, m.Checks[0].Rev, c.revs[key])
@@ -261,7 +306,7 @@ func (c *checker) assigned(e *machine.Event) {
 			c.w.fail("T2: task %d is assigned with claim %d: %+v", t.ID, t.Claim, model)
 			return
 		}
-		model.claim = t.Claim
+		model.claim, model.owner = t.Claim, e.Session
 		for _, o := range c.w.clients {
 			if claim := o.works(t.ID); claim != 0 && claim != t.Claim {
 				c.w.fail("S1: task %d is given to session %x while client %d works on it under claim %d", t.ID, uint64(e.Session), o.at, claim)
@@ -284,10 +329,11 @@ func (c *checker) finished(cmd *machine.Cmd, r *machine.Result) {
 			continue
 		}
 		t := c.tasks[e.ID]
-		if t == nil || t.ended != "" || t.claim != e.Claim {
+		if t == nil || t.owner == 0 || t.claim != e.Claim {
 			c.w.fail("T1: an end of task %d is taken under claim %d: %+v", e.ID, e.Claim, t)
 			return
 		}
+		t.owner = 0
 	}
 }
 

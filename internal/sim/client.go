@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/clatter-go/clatter/internal/machine"
@@ -21,7 +22,9 @@ type client struct {
 	nonce    uint64
 	renewed  uint64 // local time of the last renewal sent
 	opening  bool
-	pending  int // pieces of work under way
+	pending  int             // pieces of work under way
+	ghosts   []machine.Guard // holds of lost sessions: what a process does not know that was asleep
+	zombies  []machine.End   // and tasks
 
 	frozen bool
 	thaw   []func()
@@ -161,6 +164,14 @@ func (c *client) lose() {
 		if k := c.calls[id]; k.session != 0 {
 			delete(c.calls, id)
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.session.holds)) {
+		if h := c.session.holds[name]; h.token != 0 {
+			c.ghosts = append(c.ghosts, c.guard(h))
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.session.jobs)) {
+		c.zombies = append(c.zombies, machine.End{ID: id, Claim: c.session.jobs[id].claim, How: machine.EndDone})
 	}
 	c.pending = 0
 	c.session = session{}

@@ -14,11 +14,11 @@ type faults struct {
 
 func newFaults(w *world) faults {
 	f := faults{w: w, ttl: []uint64{600 * millisecond, second, 2 * second}[w.rnd.IntN(3)], stalls: 1 << 30, pause: w.between(200*millisecond, 1500*millisecond)}
-	if w.chance(2) {
+	if w.chance(2) || w.cfg.narrow {
 		f.stalls = 20 + w.rnd.IntN(300)
 	}
 	clients := []func(){w.faults.silenceClient, w.faults.silenceClient, w.faults.lagClient, w.faults.lagClient, w.faults.freezeClient}
-	if w.chance(3) { // nothing but clients in trouble: their sessions end without an election between
+	if w.chance(3) || w.cfg.narrow { // nothing but clients in trouble: their sessions end without an election between
 		f.kinds, f.pause = clients, f.ttl
 		return f
 	}

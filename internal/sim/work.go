@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/clatter-go/clatter/internal/machine"
@@ -56,6 +57,7 @@ func (c *client) act() {
 			c.total()
 		case 8:
 			c.submit()
+			c.haunt()
 		case 9:
 			c.look(lockName(c.w.rnd.IntN(3)))
 		}
@@ -192,15 +194,46 @@ func (c *client) swap(key string) {
 		if !c.valid() {
 			return
 		}
-		m := &machine.Txn{Checks: []machine.Check{{Key: key, Rev: e.Rev}}, Ops: []machine.KeyOp{{Kind: machine.KeyPut, Key: key, Value: fmt.Append(nil, c.at, c.session.seq)}}}
+		m := &machine.Txn{Guards: c.guards(), Checks: []machine.Check{{Key: key, Rev: e.Rev}}, Ops: []machine.KeyOp{{Kind: machine.KeyPut, Key: key, Value: fmt.Append(nil, c.at, c.session.seq)}}}
 		c.do(machine.OpTxn, m, func(r machine.Result) {
 			c.pending--
-			if r.Code == machine.OK {
+			switch r.Code {
+			case machine.StaleToken:
+				c.w.stats.Refused++
+			case machine.OK:
 				c.w.stats.Swaps++
 				c.w.check.swapped[key] = max(c.w.check.swapped[key], r.Rev)
 			}
 		})
 	})
+}
+
+func (c *client) guard(h *hold) machine.Guard {
+	return machine.Guard{Space: machine.SpaceLock, Name: h.name, Hold: machine.HoldRef{Session: c.session.id, Seq: h.seq}, Token: h.token}
+}
+
+// guards returns a hold for a transaction to depend on: a current one, or one that
+// was lost, or none.
+func (c *client) guards() []machine.Guard {
+	if n := len(c.ghosts); n > 0 && c.w.chance(2) {
+		return c.ghosts[n-1:]
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.session.holds)) {
+		if h := c.believes(name); h != nil && c.w.chance(2) {
+			return []machine.Guard{c.guard(h)}
+		}
+	}
+	return nil
+}
+
+// haunt reports the end of a task whose claim was lost with its session.
+func (c *client) haunt() {
+	if len(c.zombies) == 0 {
+		return
+	}
+	m := &machine.Finish{Queue: queueName, Ends: c.zombies[:1]}
+	c.zombies = c.zombies[1:]
+	c.do(machine.OpFinish, m, func(machine.Result) {})
 }
 
 func (c *client) add() {
