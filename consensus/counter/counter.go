@@ -1,12 +1,26 @@
 // Package counter has counters that add exactly once, also when a call is retried
 // after a lost answer or a change of leader.
+//
+// # Concurrency
+//
+// Everything here may be called from any goroutine.
+//
+// # Failure
+//
+// Calls wait for a quorum until their ctx ends, then with [consensus.ErrNoQuorum] if
+// nothing happened. A change whose outcome is unknown is a [*consensus.UnknownError].
+// If the node's own session ended before the first copy of a change was applied, it
+// is [consensus.ErrSessionExpired]: nothing happened, and the next call has a new one.
 package counter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
+	"github.com/clatter-go/clatter/consensus"
+	"github.com/clatter-go/clatter/consensus/internal/hold"
 	"github.com/clatter-go/clatter/consensus/session"
 	"github.com/clatter-go/clatter/internal/machine"
 )
@@ -21,26 +35,37 @@ type Counter struct {
 	end  uint64
 }
 
-// New returns the counter of that name. Nothing is sent until it is used.
+// New returns the counter of that name: UTF-8 without control characters, 1 to 256
+// bytes. Nothing is sent until it is used.
 func New(k *session.Keeper, name string) *Counter { return &Counter{keeper: k, name: name} }
 
 func (c *Counter) do(ctx context.Context, what string, op machine.Op, body machine.Message) (machine.Result, error) {
+	if err := hold.CheckName("counter", c.name); err != nil {
+		return machine.Result{}, err
+	}
 	s, err := c.keeper.Default(ctx)
 	if err != nil {
 		return machine.Result{}, fmt.Errorf("%s counter %q: %w", what, c.name, err)
 	}
+	refused := func(res machine.Result) error {
+		if res.Code == machine.OK || res.Code == machine.Conflict && op == machine.OpSwapCounter {
+			return nil
+		}
+		return session.Refused(fmt.Sprintf("%s counter %q", what, c.name), res)
+	}
 	res, err := s.Do(ctx, op, body)
+	if u, ok := errors.AsType[*consensus.UnknownError](err); ok {
+		u.Then(refused)
+	}
 	if err != nil {
 		return res, fmt.Errorf("%s counter %q: %w", what, c.name, err)
 	}
-	if res.Code != machine.OK && res.Code != machine.Conflict {
-		return res, session.Refused(fmt.Sprintf("%s counter %q", what, c.name), res)
-	}
-	return res, nil
+	return res, refused(res)
 }
 
 // Add adds delta and returns the new value. An unknown outcome can be asked for
-// again through [consensus.UnknownError].Retry; calling Add again adds again.
+// again through [consensus.UnknownError].Retry, after which N of its Outcome is the
+// new value; calling Add again adds again.
 func (c *Counter) Add(ctx context.Context, delta int64) (int64, error) {
 	res, err := c.do(ctx, "add to", machine.OpAdd, &machine.Add{Name: c.name, Delta: delta})
 	return int64(res.N), err
@@ -54,7 +79,13 @@ func (c *Counter) CompareAndSwap(ctx context.Context, old, new int64) (bool, err
 
 // Get returns the value, by a linearizable read. A counter never used is 0.
 func (c *Counter) Get(ctx context.Context) (int64, error) {
+	if err := hold.CheckName("counter", c.name); err != nil {
+		return 0, err
+	}
 	res, err := c.keeper.Query(ctx, &machine.Query{Kind: machine.QueryCounter, Name: c.name})
+	if err == nil && res.Code != machine.OK {
+		err = session.Refused("refused", res)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("read counter %q: %w", c.name, err)
 	}

@@ -38,8 +38,8 @@ var (
 // Limits, checked before anything is sent.
 const (
 	MaxKey   = 1 << 10 // bytes of a key, prefix included
-	MaxValue = 1 << 20 // bytes of a value, and of a transaction in all
-	MaxOps   = 128     // operations of a transaction
+	MaxValue = 1 << 20 // bytes of a value, and of all values of a transaction
+	MaxOps   = 128     // operations of a transaction, and likewise its conditions (keys read among them) and guards
 )
 
 // Rev is a revision. Each change has its own, and later ones are larger.
@@ -76,6 +76,7 @@ func New(k *session.Keeper, prefix string) *KV { return &KV{keeper: k, prefix: p
 type PutOption func(*write)
 
 type write struct {
+	bad    error // an option that cannot work
 	op     machine.KeyOp
 	check  *machine.Check
 	guards []machine.Guard
@@ -91,7 +92,13 @@ func IfAbsent() PutOption { return IfRev(0) }
 
 // Ephemeral deletes the key when s ends.
 func Ephemeral(s *session.Session) PutOption {
-	return func(w *write) { w.op.Session = machine.SessionID(s.ID()) }
+	return func(w *write) {
+		if s == nil {
+			w.bad = fmt.Errorf("%w: Ephemeral without a session", consensus.ErrInvalid)
+			return
+		}
+		w.op.Session = machine.SessionID(s.ID())
+	}
 }
 
 // TTL deletes the key after d of cluster time, which stands still while nobody leads.
@@ -102,7 +109,13 @@ func TTL(d time.Duration) PutOption {
 // Guard lets the write happen only while the hold or leadership is current, which
 // is checked in the same step: no clock is involved. Else it is [lock.ErrStaleToken].
 func Guard(g consensus.Guarded) PutOption {
-	return func(w *write) { w.guards = append(w.guards, machine.Guard(g.Guard())) }
+	return func(w *write) {
+		if g == nil {
+			w.bad = fmt.Errorf("%w: Guard without a hold", consensus.ErrInvalid)
+			return
+		}
+		w.guards = append(w.guards, machine.Guard(g.Guard()))
+	}
 }
 
 func (k *KV) write(kind machine.KeyOpKind, key string, val []byte, opts []PutOption) write {
@@ -114,7 +127,9 @@ func (k *KV) write(kind machine.KeyOpKind, key string, val []byte, opts []PutOpt
 }
 
 // Put sets a key and returns its new revision. Errors: [ErrConflict] from IfRev and
-// IfAbsent, [lock.ErrStaleToken] from Guard, [consensus.ErrInvalid] beyond the limits.
+// IfAbsent, [lock.ErrStaleToken] from Guard, [consensus.ErrSessionExpired] from
+// Ephemeral or if the node's own session ended meanwhile, [consensus.ErrInvalid] beyond
+// the limits, [consensus.ErrNoQuorum] and [consensus.ErrUnknown] when ctx ends first.
 func (k *KV) Put(ctx context.Context, key string, val []byte, opts ...PutOption) (Rev, error) {
 	_, rev, err := k.commit(ctx, fmt.Sprintf("put %q", key), nil, k.write(machine.KeyPut, key, val, opts))
 	return rev, err
@@ -127,9 +142,6 @@ func (k *KV) Delete(ctx context.Context, key string, opts ...PutOption) (Rev, er
 	done, rev, err := k.commit(ctx, fmt.Sprintf("delete %q", key), nil, w)
 	if err == nil && done[0].Rev == 0 {
 		return 0, nil
-	}
-	if c, ok := errors.AsType[*conflict](err); ok && c.rev == 0 {
-		return 0, fmt.Errorf("delete %q: %w", key, ErrNotFound)
 	}
 	return rev, err
 }
@@ -181,18 +193,20 @@ func (k *KV) commit(ctx context.Context, what string, reads []machine.Check, ws 
 	if err != nil {
 		return nil, 0, fmt.Errorf("%s: %w", what, err)
 	}
+	missing := ErrConflict
+	if len(reads) == 0 && ws[0].op.Kind == machine.KeyDelete {
+		missing = ErrNotFound
+	}
+	refused := func(res machine.Result) error { return refusal(what, missing, res) }
 	res, err := s.Do(ctx, machine.OpTxn, txn)
+	if u, ok := errors.AsType[*consensus.UnknownError](err); ok {
+		u.Then(refused)
+	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("%s: %w", what, err)
 	}
-	switch res.Code {
-	case machine.OK:
-	case machine.Conflict:
-		return nil, 0, &conflict{what: what, place: int(res.N), rev: Rev(res.Rev)}
-	case machine.StaleToken:
-		return nil, 0, fmt.Errorf("%s: %w", what, lock.ErrStaleToken)
-	default:
-		return nil, 0, session.Refused(what, res)
+	if err := refused(res); err != nil {
+		return nil, 0, err
 	}
 	var ans machine.TxnAnswer
 	if err := machine.Decode(res.Body, &ans); err != nil || len(ans.Done) != len(ws) {
@@ -201,25 +215,48 @@ func (k *KV) commit(ctx context.Context, what string, reads []machine.Check, ws 
 	return ans.Done, Rev(res.Rev), nil
 }
 
+// refusal is the error of a transaction that changed nothing; nil if it did what it
+// was to do. missing is what a condition on a key that does not exist is refused with.
+func refusal(what string, missing error, res machine.Result) error {
+	switch {
+	case res.Code == machine.OK:
+		return nil
+	case res.Code == machine.Conflict && res.Rev == 0 && missing != ErrConflict:
+		return fmt.Errorf("%s: %w", what, missing)
+	case res.Code == machine.Conflict:
+		return &conflict{what: what, place: int(res.N), rev: Rev(res.Rev)}
+	case res.Code == machine.StaleToken:
+		return fmt.Errorf("%s: %w", what, lock.ErrStaleToken)
+	}
+	return session.Refused(what, res)
+}
+
 // build makes one transaction of the writes and refuses what is beyond the limits.
 func build(reads []machine.Check, ws []write) (*machine.Txn, error) {
 	txn, size := &machine.Txn{Checks: reads}, 0
 	for _, w := range ws {
+		longest := MaxKey
+		if w.op.Kind == machine.KeyAppend {
+			longest -= len(fmt.Sprintf("%020d", 0))
+		}
 		switch n := len(w.op.Key); {
-		case n == 0 || n > MaxKey:
-			return nil, fmt.Errorf("%w: a key has 1 to %d bytes, this one %d", consensus.ErrInvalid, MaxKey, n)
+		case w.bad != nil:
+			return nil, w.bad
+		case n == 0 || n > longest:
+			return nil, fmt.Errorf("%w: a key has 1 to %d bytes, this one %d", consensus.ErrInvalid, longest, n)
 		case len(w.op.Value) > MaxValue:
 			return nil, fmt.Errorf("%w: a value has at most %d bytes, this one %d", consensus.ErrInvalid, MaxValue, len(w.op.Value))
 		}
-		size += len(w.op.Key) + len(w.op.Value)
+		size += len(w.op.Value)
 		if w.check != nil {
 			txn.Checks = append(txn.Checks, *w.check)
 		}
 		txn.Guards = append(txn.Guards, w.guards...)
 		txn.Ops = append(txn.Ops, w.op)
 	}
-	if size > MaxValue+MaxKey || len(ws) > MaxOps {
-		return nil, fmt.Errorf("%w: a transaction has at most %d operations and %d bytes, this one %d and %d", consensus.ErrInvalid, MaxOps, MaxValue+MaxKey, len(ws), size)
+	if most := max(len(txn.Ops), len(txn.Checks), len(txn.Guards)); most > MaxOps || size > MaxValue {
+		return nil, fmt.Errorf("%w: a transaction has at most %d operations, conditions and guards each and %d bytes of values, this one %d, %d, %d and %d",
+			consensus.ErrInvalid, MaxOps, MaxValue, len(txn.Ops), len(txn.Checks), len(txn.Guards), size)
 	}
 	return txn, nil
 }

@@ -59,23 +59,31 @@ func (k *KV) pages(ctx context.Context, prefix string) (all []machine.KeyEntry, 
 	return all, first, last, nil
 }
 
-// history reads the changes after from and up to and with to; complete is false if they are forgotten.
+// history reads the changes after from up to and with to, or more of them, page by
+// page; complete is false if they are forgotten.
 func (k *KV) history(ctx context.Context, prefix string, from, to machine.Rev) (events []machine.Event, complete bool, err error) {
-	res, err := k.keeper.Query(ctx, &machine.Query{Kind: machine.QueryHistory, Topic: machine.TopicKeys, Name: prefix, Rev: from})
-	if err != nil {
-		return nil, false, err
-	}
-	if res.Code == machine.Compacted {
-		return nil, false, nil
-	}
-	var list machine.EventList
-	if err := machine.Decode(res.Body, &list); err != nil {
-		return nil, false, fmt.Errorf("history: %w", err)
-	}
-	for _, e := range list.Events {
-		if e.Rev <= to {
-			events = append(events, e)
+	for from < to {
+		res, err := k.keeper.Query(ctx, &machine.Query{Kind: machine.QueryHistory, Topic: machine.TopicKeys, Name: prefix, Rev: from})
+		if err != nil {
+			return nil, false, err
 		}
+		switch res.Code {
+		case machine.OK:
+		case machine.Compacted:
+			return nil, false, nil
+		default:
+			return nil, false, session.Refused("history", res)
+		}
+		var list machine.EventList
+		if err := machine.Decode(res.Body, &list); err != nil {
+			return nil, false, fmt.Errorf("history: %w", err)
+		}
+		for _, e := range list.Events {
+			if e.Rev <= to {
+				events = append(events, e)
+			}
+		}
+		from = res.Rev
 	}
 	return events, true, nil
 }

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,8 +13,14 @@ import (
 type Tx struct {
 	ctx    context.Context
 	kv     *KV
-	reads  map[string]machine.Rev
+	reads  map[string]seen // by the whole key
 	writes []write
+}
+
+// seen is what a key was at its first read: it stays that for the whole run.
+type seen struct {
+	entry Entry
+	err   error // nil or ErrNotFound
 }
 
 // Txn runs fn and commits what it wrote if nothing that it read has changed
@@ -22,7 +29,7 @@ type Tx struct {
 // happen, each by itself.
 func (k *KV) Txn(ctx context.Context, fn func(*Tx) error) (Rev, error) {
 	for {
-		tx := &Tx{ctx: ctx, kv: k, reads: map[string]machine.Rev{}}
+		tx := &Tx{ctx: ctx, kv: k, reads: map[string]seen{}}
 		if err := fn(tx); err != nil {
 			return 0, err
 		}
@@ -30,8 +37,8 @@ func (k *KV) Txn(ctx context.Context, fn func(*Tx) error) (Rev, error) {
 			return 0, nil
 		}
 		reads := make([]machine.Check, 0, len(tx.reads))
-		for key, at := range tx.reads {
-			reads = append(reads, machine.Check{Key: key, Rev: at})
+		for key, was := range tx.reads {
+			reads = append(reads, machine.Check{Key: key, Rev: machine.Rev(was.entry.Rev)})
 		}
 		_, rev, err := k.commit(ctx, "transaction", reads, tx.writes...)
 		if c, ok := errors.AsType[*conflict](err); !ok || c.place >= len(reads) {
@@ -43,7 +50,8 @@ func (k *KV) Txn(ctx context.Context, fn func(*Tx) error) (Rev, error) {
 	}
 }
 
-// Get reads a key as this transaction sees it: with its own writes.
+// Get reads a key as this transaction sees it: with its own writes, which have no
+// revision yet, and twice the same otherwise. Errors as [KV.Get].
 func (tx *Tx) Get(key string) (Entry, error) {
 	full := tx.kv.prefix + key
 	for i := len(tx.writes) - 1; i >= 0; i-- {
@@ -54,11 +62,15 @@ func (tx *Tx) Get(key string) (Entry, error) {
 			return Entry{Key: key, Value: w.Value}, nil
 		}
 	}
-	e, err := tx.kv.Get(tx.ctx, key)
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return e, err
+	if was, again := tx.reads[full]; again {
+		was.entry.Value = bytes.Clone(was.entry.Value)
+		return was.entry, was.err
 	}
-	tx.reads[full] = machine.Rev(e.Rev)
+	e, err := tx.kv.Get(tx.ctx, key)
+	if err == nil || errors.Is(err, ErrNotFound) {
+		tx.reads[full] = seen{e, err}
+		e.Value = bytes.Clone(e.Value)
+	}
 	return e, err
 }
 

@@ -44,8 +44,14 @@ type read struct {
 	resume bool
 }
 
-// From lets a watch go on after revision r: no Init, but every later change.
-func From(r Rev) ReadOption { return func(o *read) { o.from, o.resume = machine.Rev(r), true } }
+// From lets a watch go on after revision r: no Init, but every later change. From(0)
+// begins with the first change there ever was.
+func From(r Rev) ReadOption {
+	return func(o *read) { o.from, o.resume = machine.Rev(max(r, empty)), true }
+}
+
+// empty is the revision of a store that never changed. To those below, 0 means now.
+const empty = 1
 
 // Watch yields the entries whose keys begin with prefix (Init, as they stood at one
 // revision), one Synced, and then every change once and in order, however often the
