@@ -19,11 +19,11 @@ type job struct {
 	id         TaskID
 	number     uint64 // in the ledger, or at the origin
 	claim      machine.Token
-	attempt    int
-	failed     int // attempts that failed before
+	attempt    int32
+	failed     int32 // attempts that failed before
 	orderKey   string
-	submitted  time.Time
-	deadline   time.Time // zero: none
+	submitted  int64 // Unix ns
+	deadline   int64 // Unix ns; 0 is none
 	payload    []byte
 	checkpoint []byte
 

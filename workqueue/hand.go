@@ -117,8 +117,8 @@ func (h *hand) assigned(a machine.Assignment) {
 func (h *hand) job(t *machine.Assigned) *job {
 	return &job{
 		id: durableID(t.ID), number: uint64(t.ID), claim: t.Claim,
-		attempt: int(t.Attempt), failed: int(t.Attempt) - 1 - int(t.Lost),
-		orderKey: t.OrderKey, submitted: time.Unix(0, t.Submitted), payload: t.Payload, checkpoint: t.Checkpoint, hand: h,
+		attempt: int32(t.Attempt), failed: int32(t.Attempt) - 1 - int32(t.Lost),
+		orderKey: t.OrderKey, submitted: t.Submitted, payload: t.Payload, checkpoint: t.Checkpoint, hand: h,
 	}
 }
 

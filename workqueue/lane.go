@@ -81,6 +81,7 @@ func (v *volatile) handOver(l *lane, want int) (tasks []parcel) {
 	}
 	buf := make([]*job, n)
 	buf = buf[:v.pull(buf)]
+	tasks, l.chunk = make([]parcel, 0, len(buf)), make([]*record, 0, len(buf))
 	now := time.Now()
 	size := 0
 	for i, j := range buf {
@@ -142,9 +143,9 @@ func (v *volatile) assign(l *lane, j *job, now time.Time, company bool) (p parce
 		return p, false, true
 	}
 	var left time.Duration
-	if !j.deadline.IsZero() {
-		if left = j.deadline.Sub(now); left <= 0 {
-			v.finish(sh, r, isDead, Result{State: "dead", Err: textDeadline, Attempts: j.attempt - 1})
+	if j.deadline != 0 {
+		if left = time.Duration(j.deadline - now.UnixNano()); left <= 0 {
+			v.finish(sh, r, isDead, Result{State: "dead", Err: textDeadline, Attempts: int(j.attempt) - 1})
 			return p, false, false
 		}
 	}
@@ -153,8 +154,8 @@ func (v *volatile) assign(l *lane, j *job, now time.Time, company bool) (p parce
 	l.out[r.number] = r
 	l.chunk = append(l.chunk, r)
 	return parcel{
-		number: r.number, claim: r.claim, attempt: j.attempt, failed: j.failed,
-		submitted: uint64(j.submitted.UnixNano()), left: left, checkpoint: j.checkpoint, payload: j.payload,
+		number: r.number, claim: r.claim, attempt: int(j.attempt), failed: int(j.failed),
+		submitted: uint64(j.submitted), left: left, checkpoint: j.checkpoint, payload: j.payload,
 	}, true, r.suspect
 }
 
@@ -205,7 +206,7 @@ func (v *volatile) blame(sh *shard, r *record, peer string) *job {
 	}
 	r.suspect = true
 	if r.crashes >= maxCrashes {
-		v.finish(sh, r, isDead, Result{State: "dead", Err: "its worker was lost", Attempts: r.job.attempt, Node: peer})
+		v.finish(sh, r, isDead, Result{State: "dead", Err: "its worker was lost", Attempts: int(r.job.attempt), Node: peer})
 		return nil
 	}
 	next := *r.job

@@ -87,9 +87,25 @@ func (s *scribe) str(v *string) {
 type message interface{ fields(s *scribe) }
 
 func pack(m message) []byte {
-	var s scribe
+	s := scribe{b: make([]byte, 0, size(m))}
 	m.fields(&s)
 	return s.b
+}
+
+// size is about how long the encoding of m is.
+func size(m message) int {
+	n := 128
+	switch m := m.(type) {
+	case *stealAnswer:
+		for i := range m.tasks {
+			n += 48 + len(m.tasks[i].payload) + len(m.tasks[i].checkpoint)
+		}
+	case *report:
+		for i := range m.ends {
+			n += 32 + len(m.ends[i].result) + len(m.ends[i].checkpoint) + len(m.ends[i].err)
+		}
+	}
+	return n
 }
 
 func unpack(b []byte, m message) error {
@@ -117,11 +133,11 @@ func array[T any](s *scribe, v *[]T, one func(*T)) {
 			one(&(*v)[i])
 			continue
 		}
-		var t T
-		if one(&t); s.bad {
+		var zero T
+		*v = append(*v, zero)
+		if one(&(*v)[i]); s.bad {
 			return
 		}
-		*v = append(*v, t)
 	}
 }
 

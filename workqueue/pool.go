@@ -180,8 +180,8 @@ func (q *Queue[T]) run(h Handler[T]) func(ctx context.Context, j *job) verdict {
 			ctx = limited
 		}
 		t := &Task[T]{
-			ID: j.id, Attempt: j.attempt, Claim: lock.Token(j.claim), OrderKey: j.orderKey,
-			Stolen: j.from != nil, Submitted: j.submitted, resumed: j.checkpoint, checkpoint: j.checkpoint,
+			ID: j.id, Attempt: int(j.attempt), Claim: lock.Token(j.claim), OrderKey: j.orderKey,
+			Stolen: j.from != nil, Submitted: time.Unix(0, j.submitted), resumed: j.checkpoint, checkpoint: j.checkpoint,
 		}
 		err := wire.Unmarshal(j.payload, &t.Payload)
 		if err == nil {
@@ -206,12 +206,12 @@ func judge(ctx context.Context, cfg Config, j *job, err error) verdict {
 		return v
 	case context.Cause(ctx) == ErrDraining: // the task is not to pay for our leaving
 		return v
-	case j.failed+1 >= cfg.MaxAttempts:
+	case int(j.failed)+1 >= cfg.MaxAttempts:
 		v.end = dead
 	case ok:
 		v.delay = max(told.delay, 0)
 	default:
-		v.delay = max(backoff(cfg, j.failed+1, err), 0)
+		v.delay = max(backoff(cfg, int(j.failed)+1, err), 0)
 	}
 	return v
 }

@@ -50,11 +50,11 @@ func Open[T any](h Host, name string, cfg Config) (*Queue[T], error) {
 // [*SizeError], [*OptionError], [*NameError], [consensus.ErrClosed]; nothing is
 // submitted then.
 func (q *Queue[T]) Submit(ctx context.Context, payload T, opts ...TaskOption) (TaskID, error) {
-	s, err := q.spec(payload, opts)
-	if err != nil {
+	specs := make([]spec, 1)
+	if err := q.spec(&specs[0], payload, opts); err != nil {
 		return "", q.failed("submit to", err)
 	}
-	ids, err := q.bench.keeper.submit(ctx, []spec{s})
+	ids, err := q.bench.keeper.submit(ctx, specs)
 	if err != nil {
 		err = q.failed("submit to", err)
 	}
@@ -71,12 +71,12 @@ func (q *Queue[T]) SubmitAll(ctx context.Context, tasks iter.Seq2[T, []TaskOptio
 	var specs []spec
 	size := 0
 	for payload, opts := range tasks {
-		s, err := q.spec(payload, opts)
-		if err != nil {
-			return nil, q.failed("submit to", fmt.Errorf("task %d: %w", len(specs), err))
+		specs = append(specs, spec{})
+		s := &specs[len(specs)-1]
+		if err := q.spec(s, payload, opts); err != nil {
+			return nil, q.failed("submit to", fmt.Errorf("task %d: %w", len(specs)-1, err))
 		}
 		size += len(s.payload)
-		specs = append(specs, s)
 		if size > maxPayload && len(specs) > 1 {
 			return nil, q.failed("submit to", &SizeError{What: "the batch up to task " + fmt.Sprint(len(specs)-1), Size: size, Max: maxPayload})
 		}
@@ -97,15 +97,15 @@ func (q *Queue[T]) SubmitAll(ctx context.Context, tasks iter.Seq2[T, []TaskOptio
 // maxTasks bounds the tasks of one SubmitAll.
 const maxTasks = 16384
 
-func (q *Queue[T]) spec(payload T, opts []TaskOption) (s spec, err error) {
+func (q *Queue[T]) spec(s *spec, payload T, opts []TaskOption) (err error) {
 	for _, o := range opts {
-		o(&s)
+		o(s)
 	}
 	if err := s.check(q.cfg.Mode); err != nil {
-		return s, err
+		return err
 	}
 	s.payload, err = encode("payload", &payload, maxPayload)
-	return s, err
+	return err
 }
 
 // Handle runs h for the queue's tasks on this node, w.N at a time. It blocks until

@@ -64,7 +64,7 @@ func (o *origin) batch() *report {
 		o.outbox, o.sending = nil, false
 		return nil
 	}
-	m := &report{queue: o.thief.queue.queue, start: o.outbox[0].start}
+	m := &report{queue: o.thief.queue.queue, start: o.outbox[0].start, ends: make([]ended, 0, min(len(o.outbox), reportEnds))}
 	size := 0
 	for i := range o.outbox {
 		e := &o.outbox[i]

@@ -31,8 +31,8 @@ func (id TaskID) durable() (machine.TaskID, bool) {
 }
 
 func volatileID(node string, start, number uint64) TaskID {
-	b := make([]byte, 0, 32+len(node))
-	b = append(b, 'v')
+	var room [96]byte
+	b := append(room[:0], 'v')
 	b = strconv.AppendUint(b, start, 36)
 	b = append(b, '-')
 	b = strconv.AppendUint(b, number, 36)

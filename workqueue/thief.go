@@ -42,6 +42,7 @@ const (
 	settleAfter = 50 * time.Millisecond // a lost answer; doubles up to a second
 	renewAfter  = 10 * time.Second      // a lifeline, whose news may have been lost
 	randomAsks  = 2
+	maxOutbox   = 4096
 )
 
 func (t *thief) init(v *volatile) {
@@ -262,7 +263,7 @@ func (o *origin) look(now time.Time) (standing, time.Duration) {
 	defer o.mu.Unlock()
 	wait := max(o.rest.Sub(now), 0)
 	switch {
-	case o.asking:
+	case o.asking || len(o.outbox) > maxOutbox: // who does not hear of ends gets no more to end
 		return busy, 0
 	case o.unclear:
 		return unclear, wait
@@ -328,6 +329,7 @@ func (o *origin) answered(a *stealAnswer, err error, want int, now time.Time) (j
 	o.left = a.left
 	if a.seq > o.seq {
 		o.seq = a.seq
+		jobs = make([]*job, 0, len(a.tasks))
 		for i := range a.tasks {
 			jobs = append(jobs, o.job(&a.tasks[i], now))
 		}
@@ -345,12 +347,12 @@ func (o *origin) answered(a *stealAnswer, err error, want int, now time.Time) (j
 
 func (o *origin) job(p *parcel, now time.Time) *job {
 	j := &job{
-		id: volatileID(o.name, o.start, p.number), number: p.number, ticket: p.claim, attempt: p.attempt, failed: p.failed,
-		submitted: time.Unix(0, int64(p.submitted)), payload: p.payload, checkpoint: p.checkpoint,
+		id: volatileID(o.name, o.start, p.number), number: p.number, ticket: p.claim, attempt: int32(p.attempt), failed: int32(p.failed),
+		submitted: int64(p.submitted), payload: p.payload, checkpoint: p.checkpoint,
 		from: o, start: o.start,
 	}
 	if p.left > 0 {
-		j.deadline = now.Add(p.left)
+		j.deadline = now.Add(p.left).UnixNano()
 	}
 	return j
 }

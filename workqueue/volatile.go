@@ -119,7 +119,10 @@ func (v *volatile) accept(s *spec, now time.Time) TaskID {
 	r := &record{number: number}
 	j := &job{
 		id: volatileID(v.engine.self, v.engine.start, number), number: number, attempt: 1,
-		submitted: now, deadline: s.deadline, payload: s.payload, record: r,
+		submitted: now.UnixNano(), payload: s.payload, record: r,
+	}
+	if !s.deadline.IsZero() {
+		j.deadline = s.deadline.UnixNano()
 	}
 	id := j.id
 	r.job = j
@@ -188,7 +191,7 @@ func (v *volatile) stopTimers() {
 }
 
 func (v *volatile) begin(ctx context.Context, j *job) (context.Context, context.CancelFunc, bool) {
-	late := !j.deadline.IsZero() && time.Now().After(j.deadline)
+	late := j.deadline != 0 && time.Now().UnixNano() > j.deadline
 	if j.record == nil {
 		if !j.from.current(j.start) {
 			return nil, nil, false // its origin started anew: nobody waits for it
@@ -207,7 +210,7 @@ func (v *volatile) begin(ctx context.Context, j *job) (context.Context, context.
 		return nil, nil, false // cancelled
 	}
 	if late {
-		v.finish(sh, r, isDead, Result{State: "dead", Err: textDeadline, Attempts: j.attempt - 1})
+		v.finish(sh, r, isDead, Result{State: "dead", Err: textDeadline, Attempts: int(j.attempt) - 1})
 		return nil, nil, false
 	}
 	sh.move(r, isRunning)
@@ -244,7 +247,7 @@ func (v *volatile) release(j *job) { j.from.end(j, verdict{end: snooze}) }
 // to start at once. It is the only place where an attempt's end counts; the caller
 // has checked that it is the current one. The shard is locked.
 func (v *volatile) conclude(sh *shard, r *record, d verdict, node string) *job {
-	res := Result{Err: d.err, Attempts: r.job.attempt, Node: node}
+	res := Result{Err: d.err, Attempts: int(r.job.attempt), Node: node}
 	switch d.end {
 	case done:
 		res.State, res.Value = "done", d.result
@@ -370,7 +373,7 @@ func (v *volatile) cancel(_ context.Context, id TaskID, reason string) error {
 	if r == nil || r.state >= isDone {
 		return ErrNotFound
 	}
-	started := r.job.attempt
+	started := int(r.job.attempt)
 	if r.state != isRunning && r.state != isAway {
 		started--
 	}
