@@ -127,13 +127,13 @@ func TestAScanMissesNoneOfManyLargeChangesBetweenItsPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := nodetest.Single(t)
 		direct := n.KV("s/")
-		big := func(c byte) []byte { return bytes.Repeat([]byte{c}, 700<<10) }
-		for i := range 4 {
+		big := func(c byte) []byte { return bytes.Repeat([]byte{c}, 300<<10) }
+		for i := range 6 {
 			_, err := direct.Put(t.Context(), fmt.Sprint(i), big('a'))
 			require.NoError(t, err)
 		}
 		b := &between{Client: n.Consensus(), then: func() { // more than one page of history
-			for i := range 4 {
+			for i := range 6 {
 				_, err := direct.Put(t.Context(), fmt.Sprint(i), big('b'))
 				require.NoError(t, err)
 			}
@@ -145,7 +145,7 @@ func TestAScanMissesNoneOfManyLargeChangesBetweenItsPages(t *testing.T) {
 			require.NoError(t, err)
 			seen += string(e.Value[:1])
 		}
-		require.Equal(t, "bbbb", seen, "one revision")
+		require.Equal(t, "bbbbbb", seen, "one revision")
 	})
 }
 
