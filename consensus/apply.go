@@ -79,5 +79,8 @@ func (v *voter) answer(out *machine.Outcome, touched *sinks) {
 			s.event(e)
 			touched.add(s)
 		}
+		if e.Kind == machine.EventClosed {
+			v.owners.forget(e.Session)
+		}
 	}
 }

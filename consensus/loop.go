@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.etcd.io/raft/v3"
@@ -16,6 +17,7 @@ type loop struct {
 	queued   []proposal // taken by the replica and not packed yet, in order
 	lead     uint64     // raft id of the leader, 0 for none
 	role     raft.StateType
+	sent     map[uint64]uint64 // index of the last entry that was sent to each peer
 	ticks    uint64
 	active   map[uint64]uint64 // at the leader: tick at which each follower was last known active
 	handover int               // ticks since leadership was given away because of the disk; 0 if it was not
@@ -95,7 +97,7 @@ func (v *voter) work() {
 		if w.Lost {
 			v.leaveOffice()
 		}
-		v.send(w.Send...)
+		v.send(v.spare(w.Send)...)
 		if len(w.Append) > 0 {
 			v.stall.begin(len(w.Append))
 			v.appends.put(w.Append...)
@@ -121,6 +123,23 @@ func (v *voter) pack(packed []replica.Packed) {
 	if len(v.loop.queued) == 0 {
 		v.loop.queued = nil // the array goes to the waiters
 	}
+}
+
+// spare leaves out appends without entries to followers that have been sent all of
+// the log, while more commands are queued: the entry of those brings the commit
+// index, too, as soon as the disk is free, or else the next heartbeat does.
+func (v *voter) spare(msgs []*raftpb.Message) []*raftpb.Message {
+	l := &v.loop
+	return slices.DeleteFunc(msgs, func(m *raftpb.Message) bool {
+		if m.GetType() != raftpb.MsgApp {
+			return false
+		}
+		if n := len(m.GetEntries()); n > 0 {
+			l.sent[m.GetTo()] = m.GetIndex() + uint64(n)
+			return false
+		}
+		return len(l.queued) > 0 && m.GetIndex() == l.sent[m.GetTo()]
+	})
 }
 
 // confirm hands a finished read round to the reader, which may have given it up.

@@ -35,6 +35,13 @@ func (o *owners) drop(s sink) {
 	}
 }
 
+// forget drops a session that has ended.
+func (o *owners) forget(id machine.SessionID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.sinks, id)
+}
+
 func (o *owners) of(id machine.SessionID) sink {
 	o.mu.Lock()
 	defer o.mu.Unlock()

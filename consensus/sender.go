@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,6 +48,13 @@ type sender struct {
 	size  int
 
 	stream *transport.Stream // the run goroutine's
+	told   ack               // the run goroutine's
+}
+
+// ack is what a follower told the leader last.
+type ack struct {
+	term, index uint64
+	at          time.Time
 }
 
 func (v *voter) newPeer(id uint64, name string) *peer {
@@ -102,6 +110,45 @@ func (s *sender) take() []*raftpb.Message {
 	return got
 }
 
+// thin leaves out what the messages behind it say as well: acknowledgements are
+// cumulative, and an append without entries only brings the commit index, which every
+// later one carries. An acknowledgement that was sent a moment ago is not repeated;
+// after a tick it is, because a leader that probes waits for one.
+func (s *sender) thin(msgs []*raftpb.Message) []*raftpb.Message {
+	if s.class != transport.ClassRaftLog {
+		return msgs
+	}
+	var app, resp *raftpb.Message // the last of each
+	for _, m := range msgs {
+		switch {
+		case m.GetType() == raftpb.MsgApp:
+			app = m
+		case isAck(m):
+			resp = m
+		}
+	}
+	return slices.DeleteFunc(msgs, func(m *raftpb.Message) bool {
+		switch {
+		case m.GetType() == raftpb.MsgApp:
+			return m != app && len(m.GetEntries()) == 0 && m.GetTerm() == app.GetTerm()
+		case isAck(m):
+			return m != resp && m.GetTerm() == resp.GetTerm() && m.GetIndex() <= resp.GetIndex() || s.repeats(m)
+		}
+		return false
+	})
+}
+
+func isAck(m *raftpb.Message) bool { return m.GetType() == raftpb.MsgAppResp && !m.GetReject() }
+
+func (s *sender) repeats(m *raftpb.Message) bool {
+	now := ack{term: m.GetTerm(), index: m.GetIndex(), at: time.Now()}
+	if s.told.term == now.term && s.told.index >= now.index && now.at.Sub(s.told.at) < s.voter.pace.Tick {
+		return true
+	}
+	s.told = now
+	return false
+}
+
 func (s *sender) run(ctx context.Context) {
 	defer s.drop()
 	var buf []byte
@@ -111,7 +158,7 @@ func (s *sender) run(ctx context.Context) {
 			return
 		case <-s.bell:
 		}
-		msgs := s.take()
+		msgs := s.thin(s.take())
 		for len(msgs) > 0 {
 			sent, err := s.write(ctx, &buf, msgs)
 			if err != nil {
@@ -164,7 +211,7 @@ func (s *sender) open(ctx context.Context) error {
 func (s *sender) drop() {
 	if s.stream != nil {
 		s.stream.Cancel()
-		s.stream = nil
+		s.stream, s.told = nil, ack{}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,6 +94,7 @@ func spread(b *testing.B, c *cluster, callers int, work func(w *worker) error) {
 	left.Store(int64(b.N))
 	var wg sync.WaitGroup
 	b.ReportAllocs()
+	before := cpuTime(b)
 	b.ResetTimer()
 	for _, w := range workers {
 		wg.Go(func() {
@@ -107,6 +109,15 @@ func spread(b *testing.B, c *cluster, callers int, work func(w *worker) error) {
 	wg.Wait()
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "op/s")
+	b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-µs/op")
+}
+
+// cpuTime is what all nodes of the cluster have used: on a busy machine it tells
+// more than the time that has passed.
+func cpuTime(t testing.TB) time.Duration {
+	var u syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // One operation is a lock and its unlock: two commits.

@@ -128,7 +128,7 @@ func openVoter(e *Engine, g *founding.Genesis, id identity) (*voter, error) {
 		_ = v.log.Close()
 		return nil, err
 	}
-	v.loop.rep = rep
+	v.loop.rep, v.loop.sent = rep, map[uint64]uint64{}
 	v.view.Store(&view{})
 	v.bell = newBell()
 	v.inbox = mailbox[*raftpb.Message]{bell: v.bell, max: maxInbox}
