@@ -29,6 +29,7 @@ type identity struct {
 	Boot uint64 `json:"boot"` // grows with every start
 
 	fresh bool // there is no cluster in the directory, and none was begun
+	again bool // a node of this name may have run before
 	lock  io.Closer
 }
 
@@ -43,10 +44,11 @@ func claim(files vfs.FS, dir, name string) (identity, error) {
 	var boot [8]byte
 	rand.Read(boot[:])
 	if dir == "" {
-		if name == "" {
+		again := name != ""
+		if !again {
 			name = "node-" + hex.EncodeToString(boot[:4])
 		}
-		return identity{Name: name, Boot: freshBoot(), fresh: true, lock: io.NopCloser(nil)}, nil
+		return identity{Name: name, Boot: freshBoot(), fresh: true, again: again, lock: io.NopCloser(nil)}, nil
 	}
 	if err := files.MkdirAll(dir); err != nil {
 		return identity{}, fmt.Errorf("make the data directory %s: %w", dir, err)
@@ -74,9 +76,14 @@ func count(files vfs.FS, dir, name, random string) (identity, error) {
 	var id identity
 	switch b, err := vfs.ReadFile(files, path); {
 	case err == nil:
-		if err := json.Unmarshal(b, &id); err != nil {
+		err := json.Unmarshal(b, &id)
+		if err == nil && (!nameForm.MatchString(id.Name) || id.Boot == 0 || id.Boot == 1<<64-1) {
+			err = fmt.Errorf("name %q, boot %d", id.Name, id.Boot)
+		}
+		if err != nil {
 			return id, fmt.Errorf("read %s: %w: it was written whole, so it is damaged; restore it or start with an empty directory", path, err)
 		}
+		id.again = true
 	case !errors.Is(err, fs.ErrNotExist):
 		return id, fmt.Errorf("read %s: %w", path, err)
 	}

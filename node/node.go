@@ -122,6 +122,14 @@ func (n *Node) start(ctx context.Context, cfg Config, env seam.Env, id identity,
 		return err
 	}
 	n.sessions = session.NewKeeper(n.engine.Client(), id.Name, id.Boot, cfg.SessionTTL, cfg.Pace.leastTTL(), cfg.Logger)
+	if id.again {
+		n.sessions.Go(func(ctx context.Context) {
+			// Opening the new session ends that of the process before, and frees what it held.
+			if _, err := n.sessions.Default(ctx); err != nil && ctx.Err() == nil {
+				cfg.Logger.Warn("the session of this node's last start was not ended, it will expire", "node", id.Name, "err", err)
+			}
+		})
+	}
 	n.queues = workqueue.NewEngine(workqueue.EngineConfig{
 		Ledger: ledger{n.sessions}, Peers: peers{n.wire, n.members}, Logger: cfg.Logger,
 	})

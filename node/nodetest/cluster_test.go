@@ -195,3 +195,34 @@ func TestOneNodeAloneWorks(t *testing.T) {
 		require.NoError(t, h.Unlock(t.Context()))
 	})
 }
+
+func TestANodeThatStartsAgainFreesWhatItHeldBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := nodetest.New(t, 3, nodetest.Configure(func(_ int, c *node.Config) { c.SessionTTL = time.Hour }))
+		lead := index(c, 3, c.WaitLeader(t.Context()))
+		i := (lead + 1) % 3
+		h, err := c.Node(i).Mutex("m").Lock(t.Context())
+		require.NoError(t, err)
+		began := time.Now()
+		c.Crash(i)
+		c.Restart(i)
+		next, err := c.Node(lead).Mutex("m").Lock(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, h.Token()+1, next.Token())
+		require.Less(t, time.Since(began), 10*time.Second, "not by expiry")
+	})
+}
+
+func TestALeavingNodeOpensNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := nodetest.New(t, 3)
+		n := c.Node(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, n.Leave(ctx), context.Canceled, "out of time it behaves as Close, and says so")
+		_, err := n.Mutex("m").Lock(t.Context())
+		require.ErrorIs(t, err, consensus.ErrClosed)
+		require.NoError(t, n.Leave(t.Context()))
+		require.NoError(t, n.Close())
+	})
+}
