@@ -35,8 +35,8 @@ type Engine struct {
 // Client's calls wait until there is a cluster. ctx is not kept. Handlers are
 // registered on the Transport once, so that one Transport serves one Engine.
 //
-// A directory that was used before is checked in full: a damaged log is reported
-// by [Engine.Err], and the node goes on without a replica.
+// A directory that was used before is checked in full: a damaged log or snapshot is
+// an error here, with its file and offset, and is never served from.
 func Start(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -65,6 +65,9 @@ func Start(ctx context.Context, cfg Config) (*Engine, error) {
 	e.founder = newFounder(e, s, id)
 	e.client = newClient(e)
 	e.handle()
+	if err := e.enter(); err != nil {
+		return nil, fmt.Errorf("start consensus: %w", errors.Join(err, e.Close()))
+	}
 	e.wg.Go(func() { e.live(e.ctx) })
 	e.wg.Go(func() { e.client.run(e.ctx) })
 	return e, nil

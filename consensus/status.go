@@ -4,6 +4,7 @@ package consensus
 type Status struct {
 	Leader    string            // "" while none is known
 	Term      uint64            // of that leader
+	Founder   string            // who proposed the cluster; "" before the founding
 	Voters    []string          // in the order of their raft ids; empty before the founding
 	Tolerates int               // voters that may fail before calls wait, of those that run now as far as the leader sees; elsewhere of all
 	Applied   uint64            // index of the last entry applied here; 0 without a replica
@@ -15,6 +16,9 @@ type Status struct {
 // remote.
 func (e *Engine) Status() Status {
 	s := Status{Voters: e.voterNames()}
+	if g := e.founder.genesis(); g != nil {
+		s.Founder = nameOf(g, g.Founder)
+	}
 	s.Term, s.Leader, _ = e.client.compass.read()
 	up := len(s.Voters)
 	if v := e.replica(); v != nil {
