@@ -66,7 +66,8 @@ func form(ctx context.Context, size int) (c *cluster, err error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("start: %w", err)
 	}
-	c.watch.Go(func() { c.tellWhoJoins(watching) })
+	first := c.nodes[0]
+	c.watch.Go(func() { tellWhoJoins(watching, first) })
 	for _, n := range c.nodes {
 		if err := n.Ready(ctx); err != nil {
 			return nil, fmt.Errorf("%s did not become ready: %w", n.Name(), err)
@@ -81,9 +82,9 @@ func form(ctx context.Context, size int) (c *cluster, err error) {
 	return c, nil
 }
 
-// tellWhoJoins prints what the first node hears by gossip.
-func (c *cluster) tellWhoJoins(ctx context.Context) {
-	for e, err := range c.nodes[0].Events(ctx) {
+// tellWhoJoins prints what n hears by gossip.
+func tellWhoJoins(ctx context.Context, n *node.Node) {
+	for e, err := range n.Events(ctx) {
 		if err != nil {
 			return
 		}
