@@ -15,12 +15,9 @@ package counter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
-	"github.com/clatter-go/clatter/consensus"
-	"github.com/clatter-go/clatter/consensus/internal/hold"
 	"github.com/clatter-go/clatter/consensus/session"
 	"github.com/clatter-go/clatter/internal/machine"
 )
@@ -40,7 +37,7 @@ type Counter struct {
 func New(k *session.Keeper, name string) *Counter { return &Counter{keeper: k, name: name} }
 
 func (c *Counter) do(ctx context.Context, what string, op machine.Op, body machine.Message) (machine.Result, error) {
-	if err := hold.CheckName("counter", c.name); err != nil {
+	if err := session.CheckName("counter", c.name); err != nil {
 		return machine.Result{}, err
 	}
 	s, err := c.keeper.Default(ctx)
@@ -54,9 +51,7 @@ func (c *Counter) do(ctx context.Context, what string, op machine.Op, body machi
 		return session.Refused(fmt.Sprintf("%s counter %q", what, c.name), res)
 	}
 	res, err := s.Do(ctx, op, body)
-	if u, ok := errors.AsType[*consensus.UnknownError](err); ok {
-		u.Then(refused)
-	}
+	session.OnRetry(err, refused)
 	if err != nil {
 		return res, fmt.Errorf("%s counter %q: %w", what, c.name, err)
 	}
@@ -79,7 +74,7 @@ func (c *Counter) CompareAndSwap(ctx context.Context, old, new int64) (bool, err
 
 // Get returns the value, by a linearizable read. A counter never used is 0.
 func (c *Counter) Get(ctx context.Context) (int64, error) {
-	if err := hold.CheckName("counter", c.name); err != nil {
+	if err := session.CheckName("counter", c.name); err != nil {
 		return 0, err
 	}
 	res, err := c.keeper.Query(ctx, &machine.Query{Kind: machine.QueryCounter, Name: c.name})

@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/clatter-go/clatter/node/nodetest"
 	"github.com/clatter-go/clatter/transport/memnet"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestAddsAreExactOverLossesAndADeadLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

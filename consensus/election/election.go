@@ -80,7 +80,7 @@ func (e *Election) request(value []byte, opts []Option) (r hold.Request, err err
 		o(&r)
 	}
 	r.Space, r.Name, r.Value = machine.SpaceElection, e.name, value
-	return r, hold.CheckName("election", e.name)
+	return r, session.CheckName("election", e.name)
 }
 
 // Run campaigns and calls fn while this node leads, again after each loss, until
@@ -142,7 +142,7 @@ func (e *Election) leader(ctx context.Context) (Leader, machine.Rev, error) {
 }
 
 func (e *Election) info(ctx context.Context) (info machine.LockInfo, rev machine.Rev, err error) {
-	if err := hold.CheckName("election", e.name); err != nil {
+	if err := session.CheckName("election", e.name); err != nil {
 		return info, 0, err
 	}
 	res, err := e.keeper.Query(ctx, &machine.Query{Kind: machine.QueryLock, Space: machine.SpaceElection, Name: e.name})

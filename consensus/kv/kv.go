@@ -199,9 +199,7 @@ func (k *KV) commit(ctx context.Context, what string, reads []machine.Check, ws 
 	}
 	refused := func(res machine.Result) error { return refusal(what, missing, res) }
 	res, err := s.Do(ctx, machine.OpTxn, txn)
-	if u, ok := errors.AsType[*consensus.UnknownError](err); ok {
-		u.Then(refused)
-	}
+	session.OnRetry(err, refused)
 	if err != nil {
 		return nil, 0, fmt.Errorf("%s: %w", what, err)
 	}

@@ -156,7 +156,7 @@ func (m *Mutex) Do(ctx context.Context, fn func(context.Context, *Hold) error, o
 }
 
 func (m *Mutex) lock(ctx context.Context, try bool, opts []Option) (*Hold, error) {
-	if err := hold.CheckName("lock", m.name); err != nil {
+	if err := session.CheckName("lock", m.name); err != nil {
 		return nil, err
 	}
 	var r request
@@ -202,7 +202,7 @@ func (m *Mutex) refused(res machine.Result) error {
 // Info tells who holds the lock and who waits. A name that was never used is free.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	info := Info{Name: m.name}
-	if err := hold.CheckName("lock", m.name); err != nil {
+	if err := session.CheckName("lock", m.name); err != nil {
 		return info, err
 	}
 	res, err := m.keeper.Query(ctx, &machine.Query{Kind: machine.QueryLock, Space: machine.SpaceLock, Name: m.name})

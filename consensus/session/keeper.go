@@ -369,18 +369,3 @@ func (k *Keeper) Close() {
 	}
 	k.work.Wait()
 }
-
-// Refused turns an answer that is not OK into an error.
-func Refused(what string, res machine.Result) error {
-	switch res.Code {
-	case machine.NoSession:
-		return fmt.Errorf("%s: %w", what, consensus.ErrSessionExpired)
-	case machine.Full, machine.WindowFull:
-		return fmt.Errorf("%s: %w: the bound is %d", what, consensus.ErrOverloaded, res.N)
-	case machine.Invalid:
-		return fmt.Errorf("%s: %w: %s", what, consensus.ErrInvalid, res.Body)
-	case machine.Stale:
-		return fmt.Errorf("%s: %w: its outcome was given up before", what, consensus.ErrUnknown)
-	}
-	return fmt.Errorf("%s: the cluster answered with code %d: an older version runs there", what, res.Code)
-}

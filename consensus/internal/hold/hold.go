@@ -6,11 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/clatter-go/clatter/consensus"
 	"github.com/clatter-go/clatter/consensus/session"
@@ -330,17 +327,6 @@ func outlast(ctx context.Context, d time.Duration) (context.Context, func()) {
 		time.AfterFunc(time.Until(least), func() { cancel(context.Cause(ctx)) })
 	})
 	return late, func() { stop(); cancel(nil) }
-}
-
-// CheckName refuses what nothing may be called, before anything is sent.
-func CheckName(kind, name string) error {
-	switch {
-	case len(name) == 0 || len(name) > 256:
-		return fmt.Errorf("%s %.32q: %w: a name has 1 to 256 bytes, this one %d", kind, name, consensus.ErrInvalid, len(name))
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		return fmt.Errorf("%s %q: %w: a name is UTF-8 without control characters", kind, name, consensus.ErrInvalid)
-	}
-	return nil
 }
 
 // Limits of a Request.
