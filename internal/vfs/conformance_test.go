@@ -1,6 +1,7 @@
 package vfs_test
 
 import (
+	"bytes"
 	"io"
 	"io/fs"
 	"path/filepath"
@@ -129,9 +130,7 @@ func preallocatedBytesAreZero(t *testing.T, fsys vfs.FS, dir string) {
 	_, err = f.ReadAt(b, 0)
 	require.NoError(t, err)
 	require.Equal(t, "hello", string(b[:5]))
-	for _, c := range b[5:] {
-		require.Zero(t, c)
-	}
+	require.Equal(t, len(b)-5, bytes.Count(b[5:], []byte{0}))
 }
 
 func truncateCutsAndExtendsWithZeros(t *testing.T, fsys vfs.FS, dir string) {

@@ -96,6 +96,8 @@ func (m *Mem) Used() int64 {
 	return m.used()
 }
 
+// used counts what has a name. It is summed up each time, since a sum that is kept would
+// have to follow every rename and every crash.
 func (m *Mem) used() (n int64) {
 	for _, d := range m.dirs {
 		for _, ino := range d.names {
@@ -332,6 +334,7 @@ func (l *memLock) Close() error {
 	return nil
 }
 
+// dirOf returns the directory in which name can be a file.
 func (m *Mem) dirOf(name string) (*memDir, error) {
 	if m.dirs[name] != nil {
 		return nil, syscall.EISDIR
@@ -343,6 +346,7 @@ func (m *Mem) dirOf(name string) (*memDir, error) {
 	return d, nil
 }
 
+// find returns the file of that name.
 func (m *Mem) find(name string) (*inode, error) {
 	if d := m.dirs[filepath.Dir(name)]; d != nil && d.names[filepath.Base(name)] != nil {
 		return d.names[filepath.Base(name)], nil
@@ -353,6 +357,7 @@ func (m *Mem) find(name string) (*inode, error) {
 	return nil, fs.ErrNotExist
 }
 
+// missing says why there is no such directory.
 func (m *Mem) missing(dir string) error {
 	if ino, _ := m.find(dir); ino != nil {
 		return syscall.ENOTDIR

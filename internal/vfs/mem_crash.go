@@ -57,6 +57,8 @@ func (m *Mem) Crash() { m.crash(func() bool { return false }) }
 // name that was not synced survives or is lost as rng says.
 func (m *Mem) Tear(rng *rand.Rand) { m.crash(func() bool { return rng.IntN(2) == 0 }) }
 
+// crash decides for each change of a name and each sector whether it survives, always in
+// the same order. Directories are durable from the start, as MkdirAll says.
 func (m *Mem) crash(survives func() bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,6 +83,8 @@ func (m *Mem) crash(survives func() bool) {
 	}
 }
 
+// crash brings back what is durable. A size that was not synced survives only with a
+// sector beyond the old one.
 func (i *inode) crash(survives func() bool) {
 	for _, s := range slices.Sorted(maps.Keys(i.dirty)) {
 		if survives() {

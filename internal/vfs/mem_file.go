@@ -27,6 +27,7 @@ func (i *inode) write(b []byte, at int64) {
 	i.touch(at, at+int64(len(b)))
 }
 
+// touch marks the sectors of [from, to) as not durable.
 func (i *inode) touch(from, to int64) {
 	for s := from / SectorBytes; s*SectorBytes < to; s++ {
 		i.dirty[s] = true
@@ -165,6 +166,7 @@ func (f *memFile) Preallocate(bytes int64) error {
 	return f.do(OpResize, func() error { return f.resize(max(bytes, f.ino.size)) })
 }
 
+// resize is both Truncate and Preallocate: a disk in memory has no holes to tell apart.
 func (f *memFile) resize(bytes int64) error {
 	if bytes < 0 {
 		return syscall.EINVAL

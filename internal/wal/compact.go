@@ -31,7 +31,8 @@ func (l *Log) Compact(to uint64) error {
 	return nil
 }
 
-// retire takes segments out of the log, once no reader is in them.
+// retire takes segments out of the log, once no reader is in them. The last one stays,
+// and with it the HardState and the marker: every segment starts with both.
 func (l *Log) retire(to uint64) ([]*segment, error) {
 	l.write.Lock()
 	defer l.write.Unlock()
@@ -42,7 +43,7 @@ func (l *Log) retire(to uint64) ([]*segment, error) {
 	defer l.files.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	to = min(to, l.mark.index)
+	to = min(to, l.mark.index) // what no snapshot holds is nowhere else
 	n := 0
 	// Whatever is current in a segment lies before the first entry of the next one.
 	for n+1 < len(l.segs) && l.segs[n+1].first <= to+1 {
@@ -81,6 +82,7 @@ func (l *Log) dispose(s *segment) error {
 	return nil
 }
 
+// wanted reports whether s can be recycled: of the usual size, and not too many.
 func (l *Log) wanted(s *segment) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

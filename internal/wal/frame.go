@@ -32,6 +32,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// frameBytes is what a frame takes on disk.
 func frameBytes(payload int) int {
 	return (frameHead + payload + minPad + frameAlign - 1) &^ (frameAlign - 1)
 }
@@ -75,6 +76,7 @@ func hasLightSector(b []byte, off int64) bool {
 	return false
 }
 
+// light reports whether so few bytes differ from zero that damage could hide them.
 func light(sector []byte) bool {
 	n := 0
 	for _, c := range sector {
@@ -147,6 +149,8 @@ func tear(b []byte, off int, salt uint32) (end int, reason string) {
 		if !allZero(b[off:min(off/sector*sector+sector, len(b))]) {
 			return 0, "what should be the head of a frame is none"
 		}
+		// The sector with the head is missing, so its length is unknown. But a frame that
+		// was written after it proves that it had been synced.
 		for at := off + frameAlign; at+frameHead <= len(b); at += frameAlign {
 			if _, ok := parseHead(b[at:], salt); ok {
 				return 0, "frames that were synced are gone"

@@ -137,7 +137,8 @@ func (x *index) inMemory(lo uint64) []*raftpb.Entry {
 // oldest returns the index of the first entry in memory, last+1 if there is none.
 func (x *index) oldest() uint64 { return x.last + 1 - uint64(len(x.tail)-x.dropped) }
 
-// place returns where to start looking for entry i.
+// place returns where to start looking for entry i: at the last frame known to begin at
+// or before it. Replaced entries may lie on the way; their terms tell.
 func (x *index) place(i uint64) (point, bool) {
 	n := sort.Search(len(x.points), func(k int) bool { return x.points[k].index > i })
 	if n == 0 {
@@ -154,7 +155,7 @@ func (x *index) compact(base uint64, gone []*segment) {
 		return
 	}
 	n := sort.Search(len(x.runs), func(k int) bool { return x.runs[k].first > base })
-	x.runs = slices.Clone(x.runs[n-1:]) // base > x.base: it is in one of them
+	x.runs = slices.Clone(x.runs[n-1:]) // a copy, or the old ones would stay in memory; base > x.base: it is in one of them
 	x.runs[0].first = base + 1
 	if base == x.last || len(x.runs) > 1 && x.runs[1].first == base+1 {
 		x.runs = x.runs[1:]

@@ -32,6 +32,7 @@ const (
 	defaultSegmentBytes = 8 << 20
 	defaultTailBytes    = 4 << 20
 	minSegmentBytes     = 1 << 10
+	keepBuffer          = 1 << 20 // a rare large frame must not hold its memory for ever
 )
 
 func (o *Options) complete() error {
@@ -60,16 +61,24 @@ func (o *Options) path(name string) string { return filepath.Join(o.Dir, name) }
 type Log struct {
 	opts Options
 
-	upkeep sync.Mutex // held by SaveSnapshot and Compact, which exclude each other; taken before all others
+	// Four locks, always taken in this order, so that no reader waits for a write to
+	// disk and no append waits for a snapshot that is being written.
 
-	write   sync.Mutex // guards what follows; taken before files and mu
+	upkeep sync.Mutex // held by SaveSnapshot and Compact: one at a time
+
+	write   sync.Mutex // guards what follows; held while a frame is written and synced
 	buf     []byte
 	chain   uint32 // behind the last frame
 	lagging bool   // hard is newer than what is on disk
 
-	files sync.RWMutex // read-held while files are read, held while they go; taken before mu
+	// Read-held while entries or a snapshot are looked for on disk. Whoever takes a file
+	// away holds it first: a reader must never meet the zeros of a recycled segment,
+	// which would look like damage.
+	files sync.RWMutex
 
-	mu     sync.Mutex // guards what follows; writers hold write as well
+	// Guards what follows, never held during I/O. Writers hold write as well, so whoever
+	// holds write may read all of it but spares, broken and closed without mu.
+	mu     sync.Mutex
 	hard   hardState
 	mark   marker
 	index  index
@@ -103,6 +112,8 @@ func (l *Log) Append(hs *raftpb.HardState, ents []*raftpb.Entry, sync bool) erro
 	}
 	changed := hard != l.hard
 	if len(ents) == 0 && !(sync && (changed || l.lagging)) {
+		// Not even written: with a frame on its way that is not synced, a second one
+		// would make "only the last frame can be torn" false.
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.hard, l.lagging = hard, l.lagging || changed
@@ -118,6 +129,7 @@ func (l *Log) Append(hs *raftpb.HardState, ents []*raftpb.Entry, sync bool) erro
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Only now that it is durable: raft must not be told of an entry that may go.
 	l.hard, l.lagging = hard, false
 	if len(ents) > 0 {
 		place.index = ents[0].GetIndex()
@@ -148,12 +160,14 @@ func (l *Log) admit(hs *raftpb.HardState, ents []*raftpb.Entry) (hardState, erro
 	if n := (hardState{hs.GetTerm(), hs.GetVote(), hs.GetCommit()}); n != (hardState{}) {
 		hard = n
 	}
+	// Raft panics when it starts from a commit index behind which the log has nothing.
 	if hard.commit > last {
 		return hard, fmt.Errorf("%w: commit %d of a log that ends at %d", ErrInvalid, hard.commit, last)
 	}
 	return hard, nil
 }
 
+// usable returns why nothing can be written any more, if so.
 func (l *Log) usable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,7 +177,9 @@ func (l *Log) usable() error {
 	return l.broken
 }
 
-// put writes one frame and syncs it. It returns where the frame is.
+// put writes one frame and syncs it. It returns where the frame is. Until it returns
+// nil neither the chain nor the end of the segment move, because after a full disk the
+// same place and the same chain are used again.
 func (l *Log) put(hard *hardState, mark *marker, ents []*raftpb.Entry) (point, error) {
 	b := appendRecord(append(l.buf[:0], zeros[:frameHead]...), hard, mark, ents)
 	l.buf = b
@@ -187,12 +203,19 @@ func (l *Log) put(hard *hardState, mark *marker, ents []*raftpb.Entry) (point, e
 		return point{}, l.poison("sync", s.path, err)
 	}
 	l.chain = chain
+	if cap(l.buf) > keepBuffer {
+		l.buf = nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.end += int64(len(b))
 	return place, nil
 }
 
+// poison makes the first error of the disk the answer to everything. Retrying would be
+// wrong even if it worked: after a failed fsync the kernel may call pages clean that
+// never reached the disk (Rebello et al., "Can Applications Recover from fsync
+// Failures?", USENIX ATC 2020).
 func (l *Log) poison(what, path string, cause error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,7 +225,8 @@ func (l *Log) poison(what, path string, cause error) error {
 	return l.broken
 }
 
-// roll begins the next segment, with room for a frame of so many bytes.
+// roll begins the next segment, with room for a frame of so many bytes. The frames
+// before it are all synced, so a segment that has a successor has no torn frame.
 func (l *Log) roll(need int) (*segment, error) {
 	prev := l.segs[len(l.segs)-1]
 	term, err := l.index.term(l.index.last)
@@ -253,6 +277,7 @@ func (l *Log) makeSegment(s *segment, need int) (uint32, error) {
 	return chain, nil
 }
 
+// zeroHead returns room for the head of a frame, to append a record to.
 func zeroHead() []byte { return make([]byte, frameHead, 256) }
 
 // reserve opens a file of the size of s, all zero, and returns its name for now.
@@ -270,6 +295,8 @@ func (l *Log) reserve(s *segment) (string, error) {
 	return tmp, file.Preallocate(s.size)
 }
 
+// takeSpare hands out a recycled segment: it has its blocks already, so beginning the
+// next segment neither allocates nor can meet a full disk.
 func (l *Log) takeSpare(size int64) (spare, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -73,6 +73,8 @@ func Open(opts Options) (*Log, error) {
 	return l, nil
 }
 
+// load verifies everything before it changes anything: whoever has a damaged log must
+// still find all of it, to restore what can be restored.
 func (l *Log) load() error {
 	names, err := l.opts.FS.List(l.opts.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -131,6 +133,8 @@ func (l *Log) replay(name string, last bool) (end lastFrame, err error) {
 		}
 		if !ok {
 			torn, reason := tear(b, int(s.end), s.salt)
+			// A segment is made durable with its first frame before it has a name, and
+			// is whole before the next one begins: neither can be torn.
 			if !last || s.end == segmentHead {
 				reason = "a frame fails its checksum, and it was synced"
 			}
@@ -177,18 +181,21 @@ func (l *Log) readSegment(name string) (*segment, []byte, error) {
 		return nil, nil, errors.Join(err, file.Close())
 	}
 	s.file = file
-	if len(l.segs) == 0 {
+	if len(l.segs) == 0 { // older ones were compacted, so its head is where the chain begins
 		l.chain = s.chain
 		l.index = index{base: s.first - 1, baseTerm: s.term, last: s.first - 1}
 	}
 	return s, b, nil
 }
 
+// follows checks what the head of s says against what was read so far.
 func (l *Log) follows(s *segment, name string, size int64) error {
 	damaged := func(format string, args ...any) error {
 		return &CorruptError{File: s.path, Reason: fmt.Sprintf(format, args...)}
 	}
 	if s.size != size {
+		// Segments are reserved whole, so a shorter one was cut, perhaps right behind a
+		// frame, where nothing else would show it.
 		return damaged("the file has %d bytes, it was made with %d", size, s.size)
 	}
 	if name != segmentName(s.seq) || s.first == 0 {

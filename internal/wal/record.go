@@ -37,6 +37,7 @@ type record struct {
 	entries entryReader
 }
 
+// appendRecord appends a payload; parts that are nil or empty are left out.
 func appendRecord(b []byte, hard *hardState, mark *marker, ents []*raftpb.Entry) []byte {
 	at := len(b)
 	b = append(b, 0)

@@ -59,7 +59,7 @@ func (l *Log) SaveSnapshot(index uint64, conf *raftpb.ConfState, write func(io.W
 		}
 		return err
 	}
-	l.files.Lock() // nobody is about to open the old one
+	l.files.Lock() // nobody is between reading the mark and opening its file
 	defer l.files.Unlock()
 	path := l.opts.path(snapshotName(old))
 	if err := l.opts.FS.Remove(path); err != nil {
@@ -85,7 +85,8 @@ func (l *Log) nextMark(index uint64, conf *raftpb.ConfState) (*marker, uint64, e
 	return &marker{index, term, b}, l.mark.index, err
 }
 
-// setMark writes the marker, with a HardState that is not behind it.
+// setMark writes the marker, with a HardState that is not behind it. The file must be
+// durable by now: a marker without its file is a log that cannot be opened.
 func (l *Log) setMark(mark *marker) error {
 	l.write.Lock()
 	defer l.write.Unlock()
@@ -103,7 +104,8 @@ func (l *Log) setMark(mark *marker) error {
 	return nil
 }
 
-// writeSnapshot makes the file durable under its name.
+// writeSnapshot makes the file durable under its name: a file of that name is complete,
+// whenever the power goes.
 func (l *Log) writeSnapshot(mark *marker, write func(io.Writer) error) error {
 	tmp, path := l.opts.path(snapshotTmp), l.opts.path(snapshotName(mark.index))
 	err := l.fillSnapshot(tmp, mark, write)
@@ -164,6 +166,7 @@ type snapshotWriter struct {
 	err    error
 }
 
+// begin leaves room for the head of the next chunk.
 func (w *snapshotWriter) begin() {
 	w.start = len(w.buf)
 	w.buf = append(w.buf, zeros[:chunkHead]...)
@@ -194,6 +197,7 @@ func (w *snapshotWriter) flush() {
 	w.begin()
 }
 
+// write brings the buffer to the file, unless an earlier write failed.
 func (w *snapshotWriter) write() {
 	if w.err == nil {
 		_, w.err = w.file.WriteAt(w.buf, w.off)
@@ -202,6 +206,7 @@ func (w *snapshotWriter) write() {
 	w.buf = w.buf[:0]
 }
 
+// finish writes the footer, without which the file is cut short.
 func (w *snapshotWriter) finish() error {
 	if len(w.buf)-w.start > chunkHead {
 		w.flush()
@@ -215,6 +220,7 @@ func (w *snapshotWriter) finish() error {
 	return w.err
 }
 
+// chunkSum covers the size too: a footer must not pass for a chunk, or a chunk for one.
 func chunkSum(seed uint32, size, data []byte) uint32 {
 	return crc32.Update(crc32.Update(seed, castagnoli, size), castagnoli, data)
 }

@@ -46,7 +46,8 @@ func (o *Options) openSnapshot(mark *marker) (*snapshotReader, error) {
 	return r, nil
 }
 
-// head reads the head. Whose file it is comes before whether it is the right one.
+// head reads the head. Whose file it is comes before whether it is the right one,
+// because an operator who mixed up directories needs to hear that.
 func (r *snapshotReader) head(mark *marker, o *Options) error {
 	b, err := r.take(snapshotHead)
 	if err != nil {
@@ -75,6 +76,7 @@ func (r *snapshotReader) head(mark *marker, o *Options) error {
 	if err := owned(r.path, binary.LittleEndian.Uint64(b[16:]), b[40:72], o); err != nil {
 		return err
 	}
+	// An older snapshot under this name would be a state from which the log does not go on.
 	if !bytes.Equal(mark.appendHead(nil, o), append(b, rest...)) {
 		return r.damaged("it is not the snapshot that the log was written with")
 	}
@@ -117,7 +119,7 @@ func (r *snapshotReader) chunk() error {
 		return err
 	}
 	n, sum := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
-	if n > chunkBytes {
+	if n > chunkBytes { // before memory is made for it
 		return r.damaged("a chunk is longer than any")
 	}
 	size := binary.LittleEndian.AppendUint32(nil, n)

@@ -93,6 +93,8 @@ func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 		return nil, raft.ErrUnavailable
 	}
 	oldest := l.index.oldest()
+	// Usually all of it is in memory. A follower that lags reads from disk what is older
+	// and goes on in memory, so that maxBytes means the same in both.
 	tail := l.index.inMemory(max(lo, oldest))
 	batch := batch{max: maxBytes}
 	if lo >= oldest {
@@ -188,6 +190,8 @@ func (l *Log) readBack(out *batch, lo, hi uint64) error {
 	return nil
 }
 
+// cursorAt returns a cursor at or before entry i, and the terms that tell which entries
+// on its way are current. The caller holds files.
 func (l *Log) cursorAt(i uint64) (*cursor, []run, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +213,8 @@ func (l *Log) cursorAt(i uint64) (*cursor, []run, error) {
 	return c, slices.Clone(l.index.runs), nil
 }
 
-// cursor reads frames one after the other, and verifies them.
+// cursor reads frames one after the other, and verifies them again: the disk may have
+// changed its mind since the log was opened.
 type cursor struct {
 	segs  []stretch // the current one first
 	off   int64
