@@ -159,7 +159,11 @@ func (c *Client) conclude(k *call, ctx context.Context) {
 		k.err = end
 		return
 	}
-	k.err = &UnknownError{cmd: k.cmd, client: c, cause: errors.Join(context.Cause(ctx), ctx.Err())}
+	cause := ctx.Err()
+	if why := context.Cause(ctx); why != cause {
+		cause = fmt.Errorf("%w: %w", why, cause)
+	}
+	k.err = &UnknownError{cmd: k.cmd, client: c, cause: cause}
 }
 
 // finish takes a call out of the books and wakes its caller. c.mu is held.

@@ -172,9 +172,12 @@ func (n *Node) Ready(ctx context.Context) error {
 }
 
 // Leave takes leave: it hands tasks back, gives up leaderships and locks, hands
-// over raft leadership, tells the others, and closes the node. A voter with a
-// directory keeps its seat and is expected back. When ctx ends first it behaves as
-// Close: what was not handed over is left to expire. After Close it is nil.
+// over raft leadership, tells the others, and closes the node. Functions that run
+// under Do or Run are told to stop and waited for: what they hold is freed only after
+// they have returned, so one of them may call Leave only with a ctx that ends. A voter
+// with a directory keeps its seat and is expected back. When ctx ends first it behaves
+// as Close, and says so: what was not handed over is left to expire. After Close it is
+// nil. Nothing new can be locked or written meanwhile ([consensus.ErrClosed]).
 func (n *Node) Leave(ctx context.Context) error {
 	select {
 	case <-n.closed:
@@ -290,7 +293,8 @@ func (n *Node) KV(prefix string) *kv.KV { return kv.New(n.sessions, prefix) }
 // Counter returns the counter of that name.
 func (n *Node) Counter(name string) *counter.Counter { return counter.New(n.sessions, name) }
 
-// Session opens a session of its own; it ends with the node. ttl is at least 3 s at LAN pace.
+// Session opens a session of its own; it ends with the node. ttl is at least 3 s at
+// LAN pace, 1 s at Fast and 15 s at WAN, else the error is [consensus.ErrInvalid].
 func (n *Node) Session(ctx context.Context, ttl time.Duration) (*session.Session, error) {
 	return n.sessions.Open(ctx, ttl)
 }

@@ -10,12 +10,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/clatter-go/clatter/consensus/election"
 	"github.com/clatter-go/clatter/consensus/lock"
 	"github.com/clatter-go/clatter/node"
 	"github.com/clatter-go/clatter/node/nodetest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func cluster(t *testing.T, n int) *nodetest.Cluster {
 	return nodetest.New(t, n, nodetest.Configure(func(_ int, c *node.Config) { c.SessionTTL = 3 * time.Second }))

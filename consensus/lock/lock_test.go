@@ -10,12 +10,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/clatter-go/clatter/consensus"
 	"github.com/clatter-go/clatter/consensus/lock"
 	"github.com/clatter-go/clatter/node"
 	"github.com/clatter-go/clatter/node/nodetest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // ttl is the lease in these tests; all time is fake.
 const ttl = 3 * time.Second

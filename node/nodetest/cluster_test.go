@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/clatter-go/clatter/consensus"
 	"github.com/clatter-go/clatter/consensus/lock"
@@ -17,6 +18,8 @@ import (
 	"github.com/clatter-go/clatter/node/nodetest"
 	"github.com/clatter-go/clatter/transport/memnet"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func index(c *nodetest.Cluster, n int, name string) int {
 	for i := range n {
