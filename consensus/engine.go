@@ -24,6 +24,8 @@ type Engine struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
+	entry sync.Mutex // held while the replica is opened
+
 	mu      sync.Mutex // guards what follows
 	voter   *voter     // nil while this node has no replica
 	err     error      // why the replica serves nothing any more
@@ -135,23 +137,29 @@ func (e *Engine) campaign() {
 
 // enter starts the replica of a node that has a seat. It may be called again.
 func (e *Engine) enter() error {
-	g := e.founder.genesis()
+	e.entry.Lock()
+	defer e.entry.Unlock()
+	g, id := e.founder.genesis(), e.founder.identity()
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	id := e.founder.identity()
-	if e.ctx.Err() != nil || e.voter != nil || e.err != nil || g == nil || !g.Has(id.RaftID) {
-		return e.err
+	err, done := e.err, e.voter != nil || e.ctx.Err() != nil
+	e.mu.Unlock()
+	if err != nil || done || g == nil || !g.Has(id.RaftID) {
+		return err
 	}
-	v, err := openVoter(e, g, id)
+	v, err := openVoter(e, g, id) // reads the whole log: not under e.mu
 	if err == nil {
-		err = e.founder.started()
-	}
-	if err != nil {
-		if v != nil {
+		if err = e.founder.started(); err != nil {
 			_ = v.log.Close()
 		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case err != nil:
 		e.err = fmt.Errorf("open the replica: %w", err)
 		return e.err
+	case e.ctx.Err() != nil:
+		return errors.Join(ErrClosed, v.log.Close())
 	}
 	e.voter = v
 	v.start()

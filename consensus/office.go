@@ -53,7 +53,8 @@ func (v *voter) silence() {
 // transfer hands the leadership to the follower that lacks least.
 func (v *voter) transfer() {
 	best, lag := uint64(0), uint64(0)
-	for id, behind := range v.followers() {
+	lags, _ := v.followers()
+	for id, behind := range lags {
 		if best == 0 || behind < lag || behind == lag && id < best {
 			best, lag = id, behind
 		}
@@ -63,22 +64,24 @@ func (v *voter) transfer() {
 	}
 }
 
-// followers returns how many entries each live follower lacks, at the leader. Live
-// is who was active within an election timeout: raft clears its own flag at the end
-// of each, so the flag alone would call everybody dead for a moment.
-func (v *voter) followers() map[uint64]uint64 {
+// followers returns, at the leader, how many entries each live follower lacks, and
+// up to where all voters have the log, dead ones included. Live is who was active
+// within an election timeout: raft clears its own flag at the end of each, so the
+// flag alone would call everybody dead for a moment.
+func (v *voter) followers() (lag map[uint64]uint64, match uint64) {
 	l := &v.loop
 	s := l.rep.Status()
 	if s.RaftState != raft.StateLeader {
 		l.active = nil
-		return nil
+		return nil, 0
 	}
 	if l.active == nil {
 		l.active = map[uint64]uint64{}
 	}
 	last := s.Progress[v.id].Match
-	lag := map[uint64]uint64{}
+	lag, match = map[uint64]uint64{}, last
 	for id, p := range s.Progress {
+		match = min(match, p.Match)
 		if p.RecentActive {
 			l.active[id] = l.ticks
 		}
@@ -86,7 +89,7 @@ func (v *voter) followers() map[uint64]uint64 {
 			lag[id] = last - min(last, p.Match)
 		}
 	}
-	return lag
+	return lag, match
 }
 
 // settle compares what the replica is with what callers were told.
@@ -133,8 +136,9 @@ func (v *voter) leaveOffice() {
 // publish shows the outside what the loop knows.
 func (v *voter) publish() {
 	l := &v.loop
+	lag, match := v.followers()
 	v.view.Store(&view{
 		leader: l.lead, term: l.rep.Term(), elected: l.role == raft.StateLeader,
-		lag: v.followers(),
+		lag: lag, match: match,
 	})
 }

@@ -121,6 +121,24 @@ func TestSnapshotsShortenTheLogAndARestartBeginsWithThem(t *testing.T) {
 	})
 }
 
+func TestALogInMemoryGivesBackWhatASnapshotCovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.Dir, cfg.FS = "", nil })
+		defer c.stop()
+		ctx, cancel := within(600 * time.Second)
+		defer cancel()
+		n := c.leader()
+		for i := range 2 * snapshotEntries {
+			require.NoError(t, n.put(ctx, "k", fmt.Sprint(i)))
+		}
+		time.Sleep(time.Second)
+		first, err := n.engine.replica().log.FirstIndex()
+		require.NoError(t, err)
+		require.Greater(t, first, uint64(snapshotEntries)/2)
+		require.Less(t, n.engine.replica().log.Bytes(), int64(3<<20))
+	})
+}
+
 func TestOnlyTheLeaderItselfExpiresSessions(t *testing.T) {
 	require.Error(t, lawful(machine.Encode(&machine.Cmd{Op: machine.OpExpire})))
 	require.Error(t, lawful(machine.Encode(&machine.Cmd{Op: machine.OpTick})))

@@ -12,18 +12,34 @@ import (
 
 const (
 	snapshotEntries = 10_000
-	snapshotBytes   = 64 << 20
-	keepBytes       = 256 << 20 // beyond it the log is compacted whoever lags
-	memorySegment   = 1 << 20   // of a log without a directory, which costs the host's memory
+	memorySegment   = 1 << 20 // of a log without a directory
 )
+
+// sizes of the log, in bytes.
+type sizes struct {
+	snapshot int64 // written since the last snapshot: the next one is due
+	keep     int64 // the log is compacted whoever lags
+}
+
+var (
+	onDisk   = sizes{snapshot: 64 << 20, keep: 256 << 20}
+	inMemory = sizes{snapshot: 8 << 20, keep: 16 << 20} // it is the host's memory
+)
+
+func (c *Config) sizes() sizes {
+	if c.Dir == "" {
+		return inMemory
+	}
+	return onDisk
+}
 
 // snapshotter writes the machine to disk now and then, so that a restart replays
 // little, and lets the log go that no voter needs.
 type snapshotter struct {
-	since int // entries applied since the last one
-	size  int64
+	since int // entries applied since the last one; the applier's
 
 	mu      sync.Mutex // guards what follows
+	size    int64      // of the log after the last one
 	running bool
 	err     error
 }
@@ -33,16 +49,13 @@ type snapshotter struct {
 // goroutine of its own.
 func (s *snapshotter) consider(v *voter, entries int) error {
 	s.since += entries
-	bytes := v.log.Bytes()
-	if s.since < snapshotEntries && bytes-s.size < snapshotBytes {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running || s.err != nil {
+	due := s.since >= snapshotEntries || v.log.Bytes()-s.size >= v.engine.cfg.sizes().snapshot
+	if s.err != nil || s.running || !due {
 		return s.err
 	}
-	s.since, s.size, s.running = 0, bytes, true
+	s.since, s.running = 0, true
 	v.mu.RLock()
 	index, state := v.machine.Applied(), v.machine.Encode()
 	v.mu.RUnlock()
@@ -50,7 +63,7 @@ func (s *snapshotter) consider(v *voter, entries int) error {
 		err := v.saveSnapshot(index, state)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.running, s.err = false, err
+		s.running, s.err, s.size = false, err, v.log.Bytes()
 	})
 	return nil
 }
@@ -80,21 +93,14 @@ func (v *voter) saveSnapshot(index uint64, state []byte) error {
 // the others lack; a follower keeps the log, because it may have to serve the
 // slowest of them tomorrow.
 func (v *voter) compactable(index uint64) uint64 {
-	if v.log.Bytes() > keepBytes || len(v.peers) == 0 {
+	if len(v.peers) == 0 {
 		return index
 	}
-	view := v.view.Load()
-	if !view.elected || len(view.lag) < len(v.peers) {
-		return 0
+	if size := v.log.Bytes(); size > v.engine.cfg.sizes().keep {
+		v.engine.cfg.Logger.Warn("consensus: the log is compacted past what some voter may lack", "bytes", size)
+		return index
 	}
-	last, err := v.log.LastIndex()
-	if err != nil {
-		return 0
-	}
-	for _, lag := range view.lag {
-		index = min(index, last-min(last, lag))
-	}
-	return index
+	return min(index, v.view.Load().match)
 }
 
 // openLog opens the log and restores the machine from the newest snapshot. A log

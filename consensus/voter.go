@@ -92,6 +92,7 @@ type view struct {
 	term    uint64
 	elected bool
 	lag     map[uint64]uint64 // entries that a follower lacks; at the leader
+	match   uint64            // all voters have the log up to here; at the leader
 }
 
 func (v *voter) office() *office { return v.seat.Load() }
