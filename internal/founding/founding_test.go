@@ -229,7 +229,9 @@ func TestAtMostOneClusterIsFounded(t *testing.T) {
 				w := newWorld(seed, c.n, c.expect, c.late, c.durable)
 				for range 2500 {
 					w.step()
-					require.LessOrEqual(t, w.living(), 1, "seed %d", seed)
+					if len(w.born) > 1 && w.living() > 1 {
+						t.Fatalf("seed %d: two clusters live at step %d", seed, w.now)
+					}
 				}
 				if c.durable {
 					require.LessOrEqual(t, len(w.born), 1, "seed %d", seed)
