@@ -257,6 +257,7 @@ func (n *Node) Events(ctx context.Context) iter.Seq2[membership.Event, error] {
 type Status struct {
 	Leader    string            // name of the raft leader; "" when none is known
 	Term      uint64            // 0 when none is known
+	Founder   string            // name of the node that proposed the cluster; "" before the founding
 	Voters    []string          // names
 	Tolerates int               // how many voters may fail
 	Applied   uint64            // index of the last entry applied here; 0 on a node without a replica
@@ -276,7 +277,7 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 	}
 	s := n.engine.Status()
 	return Status{
-		Leader: s.Leader, Term: s.Term, Voters: s.Voters, Tolerates: s.Tolerates,
+		Leader: s.Leader, Term: s.Term, Founder: s.Founder, Voters: s.Voters, Tolerates: s.Tolerates,
 		Applied: s.Applied, Hash: s.Hash, Lag: s.Lag,
 	}, nil
 }

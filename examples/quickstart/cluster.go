@@ -77,7 +77,7 @@ func form(ctx context.Context, size int) (c *cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	say("founded by %d nodes; %v vote, the others are clients; one voter may fail: %v", size, s.Voters, s.Tolerates > 0)
+	say("%s founded the cluster with the votes of a majority of %d; %v vote, the others are clients; %d may fail", s.Founder, size, s.Voters, s.Tolerates)
 	say("%s leads in term %d", s.Leader, s.Term)
 	return c, nil
 }
