@@ -36,11 +36,12 @@ type Client struct {
 
 // call is one command or query on its way.
 type call struct {
-	id    uint64
-	cmd   []byte
-	query bool
-	done  chan struct{}
-	wrote atomic.Bool // the link began to write it
+	id     uint64
+	cmd    []byte
+	query  bool
+	urgent bool // taken beyond the bounds on what is outstanding
+	done   chan struct{}
+	wrote  atomic.Bool // the link began to write it
 
 	// What follows is guarded by Client.mu; after done is closed it is the caller's.
 	link   link // has it and has not answered; nil: waits for the next link
@@ -71,14 +72,25 @@ func newClient(e *Engine) *Client {
 //
 // A refusal by the machine is an answer: see the Code of the result. Errors are
 // ErrNoQuorum (nothing happened) or an *UnknownError when ctx ends, ErrOverloaded
-// beyond 16 384 outstanding calls or 64 MiB of them, ErrInvalid for a command
+// beyond 16 384 outstanding calls or 64 MiB of them (commands that renew or give back
+// are taken all the same), ErrInvalid for a command
 // above 2 MiB, ErrClosed.
 func (c *Client) Do(ctx context.Context, cmd machine.Cmd) (machine.Result, error) {
 	b := machine.Encode(&cmd)
 	if len(b) > maxCommand {
 		return machine.Result{}, fmt.Errorf("do: %w: a command of %d bytes, at most %d are allowed", ErrInvalid, len(b), maxCommand)
 	}
-	return c.send(ctx, &call{cmd: b, done: make(chan struct{})})
+	return c.send(ctx, &call{cmd: b, urgent: urgent(cmd.Op), done: make(chan struct{})})
+}
+
+// urgent commands keep what a node has or give it back. They are taken beyond the
+// bounds: a node that is busy must not lose its sessions for that.
+func urgent(op machine.Op) bool {
+	switch op {
+	case machine.OpKeepAlive, machine.OpCloseSession, machine.OpRelease, machine.OpCancelWait:
+		return true
+	}
+	return false
 }
 
 // Query reads the state linearizably: what it returns was current at some moment
@@ -115,7 +127,7 @@ func (c *Client) add(ctx context.Context, k *call) error {
 	case ctx.Err() != nil:
 		c.conclude(k, ctx)
 		return k.err
-	case len(c.calls) >= maxOutstanding || c.bytes+len(k.cmd) > maxOutstandingBytes:
+	case !k.urgent && (len(c.calls) >= maxOutstanding || c.bytes+len(k.cmd) > maxOutstandingBytes):
 		return fmt.Errorf("do: %w: %d calls (%d bytes) are outstanding on this node: wait for some of them", ErrOverloaded, len(c.calls), c.bytes)
 	}
 	c.last++
