@@ -3,7 +3,6 @@ package workqueue
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -194,40 +193,23 @@ func (h *hand) report(e machine.End) {
 func (h *hand) engineRun(fn func()) { h.durable.engine.run(fn) }
 
 const (
-	batchEnds  = 128
-	batchBytes = 128 << 10
+	batchEnds  = 1024
+	batchBytes = 256 << 10
+	maxBehind  = 4096 // ends that the ledger has not got yet: with more, nothing more is wanted
 )
 
 // send reports ends, one command after the other, until there are no more: what
 // ends while one is on its way goes with the next.
 func (h *hand) send() {
-	pause := 10 * time.Millisecond
 	for {
 		batch := h.batch()
-		if batch == nil {
+		if batch == nil || !h.finish(batch) {
 			return
 		}
-		res, err := h.claimer.Do(h.ctx, machine.OpFinish, &machine.Finish{Queue: h.durable.queue, Ends: batch})
-		if err == nil {
-			err = refused(res)
-		}
-		if err == nil {
-			h.acknowledged(batch)
-			pause = 10 * time.Millisecond
-			continue
-		}
-		if h.ctx.Err() != nil {
-			return // the claims end with their session
-		}
-		h.durable.engine.log.Warn("ends of attempts could not be reported", "queue", h.durable.queue, "ends", len(batch), "err", err, "again", pause)
-		if !h.durable.engine.sleep(pause) {
-			return
-		}
-		pause = min(2*pause, time.Second)
 	}
 }
 
-// batch returns the ends that go next; they stay queued until they are acknowledged.
+// batch takes the ends that go next.
 func (h *hand) batch() []machine.End {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -242,22 +224,46 @@ func (h *hand) batch() []machine.End {
 		h.sending = false
 		return nil
 	}
-	return slices.Clone(h.ends[:n]) // coding writes to what it codes
+	batch := h.ends[:n:n]
+	h.ends = h.ends[n:]
+	return batch
+}
+
+// finish reports the batch until the ledger has it. False: the session has ended,
+// and its claims with it.
+func (h *hand) finish(batch []machine.End) bool {
+	for pause := 10 * time.Millisecond; ; {
+		res, err := h.claimer.Do(h.ctx, machine.OpFinish, &machine.Finish{Queue: h.durable.queue, Ends: batch})
+		if err == nil {
+			err = refused(res)
+		}
+		if err == nil {
+			h.acknowledged(batch)
+			return true
+		}
+		if h.ctx.Err() != nil {
+			return false
+		}
+		h.durable.engine.log.Warn("ends of attempts could not be reported", "queue", h.durable.queue, "ends", len(batch), "err", err, "again", pause)
+		if !h.durable.engine.sleep(pause) {
+			return false
+		}
+		pause = min(2*pause, time.Second)
+	}
 }
 
 func (h *hand) acknowledged(batch []machine.End) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ctx.Err() != nil {
-		return
-	}
-	for i := range batch {
-		if c := h.claims[batch[i].ID]; c != nil && c.job.claim == batch[i].Claim {
-			delete(h.claims, batch[i].ID)
+	if h.ctx.Err() == nil {
+		for i := range batch {
+			if c := h.claims[batch[i].ID]; c != nil && c.job.claim == batch[i].Claim {
+				delete(h.claims, batch[i].ID)
+			}
 		}
+		h.gone()
 	}
-	h.ends = slices.Clone(h.ends[len(batch):])
-	h.gone()
+	h.mu.Unlock()
+	h.adjust()
 }
 
 // revoke ends a claim that the ledger has ended: its task was cancelled.

@@ -320,19 +320,14 @@ func (o *origin) answered(a *stealAnswer, err error, want int, now time.Time) (j
 		o.rest = now.Add(o.pause)
 		return nil
 	}
-	if a.start != o.start {
-		o.start, o.seq = a.start, 0
-	}
+	o.start, o.seq = a.start, a.seq
 	if o.unclear {
 		o.unclear, o.pause = false, 0
 	}
 	o.left = a.left
-	if a.seq > o.seq {
-		o.seq = a.seq
-		jobs = make([]*job, 0, len(a.tasks))
-		for i := range a.tasks {
-			jobs = append(jobs, o.job(&a.tasks[i], now))
-		}
+	jobs = make([]*job, 0, len(a.tasks))
+	for i := range a.tasks {
+		jobs = append(jobs, o.job(&a.tasks[i], now))
 	}
 	switch {
 	case len(jobs) > 0:

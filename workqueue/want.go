@@ -14,7 +14,7 @@ import (
 // desired is how many more claims the node wants now. h.mu is held.
 func (h *hand) desired() (n, target int) {
 	target = h.durable.target()
-	if h.durable.engine.isDraining() {
+	if h.durable.engine.isDraining() || len(h.claims)-h.open > maxBehind {
 		return 0, target
 	}
 	return max(target-h.open, 0), target
