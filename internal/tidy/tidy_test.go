@@ -78,7 +78,6 @@ var homes = map[string][]string{
 	"github.com/stretchr/testify":       nil, // tests only
 	"go.uber.org/goleak":                nil,
 	"pgregory.net/rapid":                nil,
-	"github.com/anishathalye/porcupine": nil,
 }
 
 func TestLibrariesStayInTheirRooms(t *testing.T) {
