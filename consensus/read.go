@@ -14,7 +14,7 @@ type reading struct {
 	id    uint64
 	query *machine.Query
 	look  func(*machine.Machine) // instead of query; the machine does not change while it runs
-	done  chan struct{}          // closed after look
+	done  chan error             // with look: gets nil after it, or why it was not called; one deep
 }
 
 // confirmed is the answer to one round: the state at index is current enough for
@@ -52,10 +52,15 @@ func (v *voter) reader(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if !ok || !v.awaitApplied(ctx, index) {
+		ok = ok && v.awaitApplied(ctx, index, retry)
+		switch {
+		case ok:
+			v.runReadings(batch)
+		case v.quiet.Load():
+			sendAway(batch)
+		default:
 			continue
 		}
-		v.runReadings(batch)
 		clear(batch)
 		batch = batch[:0]
 	}
@@ -76,12 +81,18 @@ func (v *voter) awaitRound(ctx context.Context, round uint64, late <-chan time.T
 	}
 }
 
-func (v *voter) awaitApplied(ctx context.Context, index uint64) bool {
+// awaitApplied reports false if that takes as long as the disk hangs.
+func (v *voter) awaitApplied(ctx context.Context, index uint64, look *time.Timer) bool {
 	for v.applied.Load() < index {
+		if v.quiet.Load() {
+			return false
+		}
+		look.Reset(time.Duration(2*v.pace.Heartbeat) * v.pace.Tick)
 		select {
 		case <-ctx.Done():
 			return false
 		case <-v.appliedBell:
+		case <-look.C:
 		}
 	}
 	return true
@@ -92,13 +103,25 @@ func (v *voter) runReadings(batch []*reading) {
 	for _, r := range batch {
 		if r.look != nil {
 			r.look(v.machine)
-			close(r.done)
+			r.done <- nil
 			continue
 		}
 		answer := v.machine.Query(r.query)
 		r.sink.answer(r.id, answered, &answer)
 	}
 	v.mu.RUnlock()
+	flushAll(batch)
+}
+
+// sendAway has readings made elsewhere: this replica is silent until its disk answers.
+func sendAway(batch []*reading) {
+	for _, r := range batch {
+		if r.look != nil {
+			r.done <- errStopped
+			continue
+		}
+		r.sink.answer(r.id, notTaken, nil)
+	}
 	flushAll(batch)
 }
 
@@ -123,13 +146,13 @@ func (v *voter) look(ctx context.Context, fn func(*machine.Machine)) error {
 	if v.quiet.Load() {
 		return errStopped
 	}
-	r := &reading{look: fn, done: make(chan struct{})}
+	r := &reading{look: fn, done: make(chan error, 1)}
 	if !v.reads.put(r) {
 		return ErrOverloaded
 	}
 	select {
-	case <-r.done:
-		return nil
+	case err := <-r.done:
+		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-v.broken:
