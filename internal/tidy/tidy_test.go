@@ -24,20 +24,21 @@ var floors = map[string][]string{
 	"internal/replica":  {"internal/machine", "internal/wal"},
 	"internal/sim":      {"internal/machine", "internal/founding", "internal/replica", "internal/wal", "internal/vfs"},
 
-	"transport":          {"internal/wire", "transport"},
-	"transport/memnet":   {},
-	"membership":         {"internal/wire", "transport"},
-	"consensus":          {"internal/wire", "internal/machine", "internal/founding", "internal/replica", "internal/wal", "internal/vfs", "transport"},
-	"consensus/session":  {"internal/machine", "consensus"},
-	"consensus/internal": {"internal/machine", "consensus", "consensus/session"},
-	"consensus/lock":     {"internal/machine", "consensus", "consensus/session", "consensus/internal/hold"},
-	"consensus/election": {"internal/machine", "consensus", "consensus/session", "consensus/internal/hold", "consensus/lock"},
-	"consensus/kv":       {"internal/machine", "internal/wire", "consensus", "consensus/session", "consensus/lock"},
-	"consensus/counter":  {"internal/machine", "consensus/session"},
-	"workqueue":          {"internal/machine", "internal/wire", "internal/deque", "consensus", "consensus/session", "consensus/lock", "consensus/kv"},
-	"node":               {"internal/machine", "internal/seam", "internal/vfs", "transport", "membership", "consensus", "workqueue"},
-	"node/nodetest":      {"internal/seam", "internal/vfs", "transport/memnet", "node"},
-	"examples":           {"node", "membership", "consensus", "workqueue"},
+	"transport":              {"internal/wire", "transport"},
+	"transport/memnet":       {},
+	"membership":             {"internal/wire", "transport"},
+	"consensus":              {"internal/wire", "internal/machine", "internal/founding", "internal/replica", "internal/wal", "internal/vfs", "transport"},
+	"consensus/session":      {"internal/machine", "consensus"},
+	"consensus/internal":     {"internal/machine", "consensus", "consensus/session"},
+	"consensus/lock":         {"internal/machine", "consensus", "consensus/session", "consensus/internal/hold"},
+	"consensus/election":     {"internal/machine", "consensus", "consensus/session", "consensus/internal/hold", "consensus/lock"},
+	"consensus/kv":           {"internal/machine", "internal/wire", "consensus", "consensus/session", "consensus/lock"},
+	"consensus/counter":      {"internal/machine", "consensus/session"},
+	"workqueue":              {"internal/machine", "internal/wire", "internal/deque", "consensus", "consensus/session", "consensus/lock", "consensus/kv"},
+	"node":                   {"internal/machine", "internal/seam", "internal/vfs", "transport", "membership", "consensus", "workqueue"},
+	"node/nodetest":          {"internal/seam", "internal/vfs", "transport/memnet", "node"},
+	"node/nodetest/testnode": {"node", "consensus"},
+	"examples":               {"node", "membership", "consensus", "workqueue"},
 }
 
 func floorOf(room string) ([]string, bool) {
@@ -241,7 +242,9 @@ func TestTheHostIsNeverHarmed(t *testing.T) {
 }
 
 // realTime lists the tests that must wait on a real clock, with the reason.
-var realTime = map[string]string{}
+var realTime = map[string]string{
+	"node/process_test.go": "processes of their own are killed and stopped for real",
+}
 
 func TestTestsDoNotSleepOnRealTime(t *testing.T) {
 	files, set := tree(t)
