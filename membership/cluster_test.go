@@ -373,6 +373,11 @@ func TestNothingIsToldAfterClose(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		require.Len(t, nodes[0].events(""), before)
 		require.Equal(t, changed, nodes[0].Changed())
+		select {
+		case <-changed:
+			t.Fatal("whoever waits for changes of an ended List spins")
+		default:
+		}
 		for _, err := range nodes[0].Events(t.Context()) {
 			require.ErrorIs(t, err, ErrClosed)
 		}

@@ -220,7 +220,8 @@ func (l *List) Peers() (out []Peer) {
 }
 
 // Changed returns a channel that is closed at the next change of Peers or Members,
-// and when the List ends. Get it before reading what may change.
+// and when the List ends; one that is got later is never closed. Get it before
+// reading what may change.
 func (l *List) Changed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -325,6 +326,7 @@ func (l *List) end() {
 	l.mu.Lock()
 	l.closed = true
 	close(l.changed)
+	l.changed = make(chan struct{}) // never closed: who waits for changes of an ended List must not spin
 	l.mu.Unlock()
 	l.cancel(ErrClosed)
 	l.port.Shutdown() // first, since joins wait in it
