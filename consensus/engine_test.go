@@ -195,6 +195,9 @@ func TestAVoterWhoseLogIsGoneNeverVotesAgain(t *testing.T) {
 		defer cancel()
 		require.NoError(t, c.nodes[0].put(ctx, "a", "1"))
 		n := c.nodes[1]
+		for n.engine.replica() == nil { // the other two were enough for the write
+			time.Sleep(time.Millisecond)
+		}
 		old := n.engine.founder.identity().RaftID
 		n.stop()
 		require.NoError(t, (&store{fs: n.fs, dir: "data"}).dropLog())
