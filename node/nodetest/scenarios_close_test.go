@@ -23,7 +23,7 @@ import (
 // A node is closed or left in the middle of everything. The bubble itself fails if a
 // goroutine is left or all of them wait for ever.
 func TestANodeThatIsClosedInTheMiddleLeavesNothingBehind(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range uint64(8) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 9))
 			c := nodetest.New(t, 3, nodetest.Seed(seed+1), nodetest.Configure(short))

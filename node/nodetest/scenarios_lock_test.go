@@ -111,8 +111,10 @@ func TestCancelledLocksLeaveNoZombie(t *testing.T) {
 		got := 0
 		for i := range 200 {
 			name := fmt.Sprint("m", i%4)
-			h, err := c.Node(i % 3).Mutex(name).Lock(t.Context())
-			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			h, err := c.Node(i % 3).Mutex(name).Lock(ctx)
+			cancel()
+			require.NoError(t, err, "a zombie has it")
 			var wg sync.WaitGroup
 			for w := range 3 {
 				patience := time.Duration(rng.IntN(24_000)) * time.Microsecond
@@ -165,9 +167,12 @@ func TestAnUnlockThatIsLostIsRepeated(t *testing.T) {
 			require.ErrorIs(t, h.Unlock(ctx), consensus.ErrUnknown)
 			cancel()
 			require.False(t, h.Valid())
+			time.Sleep(20 * time.Second) // connections die, and the request with them
 			c.Heal()
-			next, err := c.Node(other).Mutex("m").Lock(t.Context())
-			require.NoError(t, err)
+			ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+			next, err := c.Node(other).Mutex("m").Lock(ctx)
+			cancel()
+			require.NoError(t, err, "freed in the background")
 			require.Equal(t, h.Token()+1, next.Token())
 			require.NoError(t, h.Unlock(t.Context()))
 			require.NoError(t, next.Verify(t.Context()))
@@ -219,7 +224,8 @@ func TestOneWayCutsOfAVoterStopNothing(t *testing.T) {
 	})
 }
 
-// Twenty per cent of everything is lost, some comes twice and out of order.
+// KV-02: twenty per cent of everything is lost, some comes twice and out of order, and
+// leaders are cut off while calls are under way, so that these are sent again.
 func TestCountersAreExactOnABadNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := nodetest.New(t, 3, nodetest.Seed(11))
@@ -229,8 +235,8 @@ func TestCountersAreExactOnABadNetwork(t *testing.T) {
 		var wg sync.WaitGroup
 		for w := range 6 {
 			wg.Go(func() {
-				for range 20 {
-					ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+				for k := range 40 {
+					ctx, cancel := context.WithTimeout(t.Context(), []time.Duration{300 * time.Millisecond, 10 * time.Second}[k%2])
 					_, err := c.Node(w%3).Counter("c").Add(ctx, 1)
 					cancel()
 					mu.Lock()
@@ -246,11 +252,20 @@ func TestCountersAreExactOnABadNetwork(t *testing.T) {
 				}
 			})
 		}
+		for range 4 {
+			time.Sleep(300 * time.Millisecond)
+			lead := index(c, 3, c.WaitLeader(t.Context()))
+			c.OneWay(lead, (lead+1)%3) // it does what one node asks for, which does not hear of it
+			time.Sleep(100 * time.Millisecond)
+			c.Isolate(lead)
+			time.Sleep(2 * time.Second)
+			c.Heal()
+		}
 		wg.Wait()
 		v, err := c.Node(0).Counter("c").Get(t.Context())
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, v, sure)
 		require.LessOrEqual(t, v, sure+maybe)
-		require.Greater(t, sure, int64(60), "most calls came through: %d unknown", maybe)
+		require.Greater(t, sure, int64(150), "most calls came through: %d unknown", maybe)
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/clatter-go/clatter/consensus"
 	"github.com/clatter-go/clatter/consensus/kv"
+	"github.com/clatter-go/clatter/node"
 	"github.com/clatter-go/clatter/node/nodetest"
 	"github.com/clatter-go/clatter/workqueue"
 )
@@ -216,12 +217,12 @@ func TestSubmitsAcrossAPartitionRunAsOftenAsTheySay(t *testing.T) {
 // sees every change once and in order.
 func TestAWatchSurvivesLeadersAndSlowReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := nodetest.New(t, 3)
+		c := nodetest.New(t, 4, nodetest.Configure(func(i int, cfg *node.Config) { cfg.NonVoter, cfg.Expect = i == 3, 3 }))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		const total = 600
 		var wg sync.WaitGroup
-		for i, pause := range []time.Duration{0, 0, 20 * time.Millisecond} {
+		for i, pause := range map[int]time.Duration{0: 0, 1: 20 * time.Millisecond, 3: 5 * time.Millisecond} {
 			began := make(chan struct{})
 			wg.Go(func() {
 				next, last := 0, kv.Rev(0)
@@ -252,9 +253,11 @@ func TestAWatchSurvivesLeadersAndSlowReaders(t *testing.T) {
 		}
 		for k := range total {
 			if k%60 == 30 {
-				lead := index(c, 3, c.WaitLeader(t.Context()))
 				c.Heal()
-				c.Isolate(lead)
+				c.Isolate(k / 60 % 3) // leading or not, and the one that serves n3 or not
+			}
+			if k%60 == 45 {
+				time.Sleep(8 * time.Second) // long enough to be missed
 			}
 			who := 0
 			if err := func() error {
