@@ -43,6 +43,7 @@ type world struct {
 	doubled  float64
 	jitter   time.Duration
 	calls    int
+	slow     string // this method takes a second
 
 	stop chan struct{}
 	work sync.WaitGroup
@@ -441,6 +442,11 @@ func (p *fakePeer) Call(ctx context.Context, to, method string, req []byte) ([]b
 	blocked := dest == nil || dest.down || p.down
 	w.mu.Unlock()
 	lost, twice, delay := w.fate()
+	w.mu.Lock()
+	if method == w.slow {
+		delay += time.Second
+	}
+	w.mu.Unlock()
 	if blocked || lost {
 		<-ctx.Done()
 		return nil, context.Cause(ctx)

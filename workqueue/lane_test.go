@@ -124,3 +124,43 @@ func TestLateNewsOfAClaimThatWasHandedBackIsNoNews(t *testing.T) {
 		runs.noAttemptTwice(t)
 	})
 }
+
+func TestNewsThatOvertakeAnEmptyAnswerAreNotForgotten(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world, nodes []*node) {
+		runs := newRuns()
+		qs, stop := serve(t, nodes[1:], Config{Mode: Volatile}, 1, func(n string) Handler[load] { return runs.handler(n, 0) })
+		defer stop()
+		pass(time.Minute)
+		o := qs[0].bench.keeper.(*volatile).thief.at("n0")
+		o.mu.Lock()
+		o.asking, o.fed = true, false
+		o.mu.Unlock()
+		o.thief.queue.fed("n0")
+		o.answered(&stealAnswer{}, nil, 1, time.Now())
+		standing, wait := o.look(time.Now())
+		require.Equal(t, wealthy, standing)
+		require.LessOrEqual(t, wait, maxPause)
+	})
+}
+
+func TestAFullOutboxStopsStealingUntilItIsTold(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world, nodes []*node) {
+		runs := newRuns()
+		_, stop := serve(t, nodes[1:], Config{Mode: Volatile}, 4, func(n string) Handler[load] { return runs.handler(n, 0) })
+		defer stop()
+		q, err := Open[load](nodes[0], "jobs", Config{Mode: Volatile})
+		require.NoError(t, err)
+		w.set(func() { w.slow = methodDone })
+		const n = 3 * maxOutbox
+		began := time.Now()
+		ids, err := q.SubmitAll(t.Context(), loads(n))
+		require.NoError(t, err)
+		for _, id := range ids {
+			_, err := q.Wait(t.Context(), id)
+			require.NoError(t, err)
+		}
+		require.Equal(t, n, runs.count())
+		require.Less(t, time.Since(began), 30*time.Second)
+		runs.noAttemptTwice(t)
+	})
+}

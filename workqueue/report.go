@@ -80,10 +80,15 @@ func (o *origin) batch() *report {
 func (o *origin) told(n int) {
 	o.mu.Lock()
 	n = min(n, len(o.outbox))
+	full := len(o.outbox) > maxOutbox
 	clear(o.outbox[:n])
 	o.outbox = o.outbox[n:]
+	full = full && len(o.outbox) <= maxOutbox
 	o.mu.Unlock()
 	t := o.thief
+	if full {
+		t.wake()
+	}
 	if t.unsent.Add(-int64(n)) > 0 {
 		return
 	}

@@ -85,6 +85,7 @@ type origin struct {
 	start   uint64     // of its engine, by its last answer
 	ask     uint64     // the last one sent
 	asking  bool       // it is on its way
+	fed     bool       // and meanwhile it told us that it has tasks
 	seq     uint64     // the last chunk that arrived
 	unclear bool       // the last ask was not answered: tasks may be on their way back there
 	left    int        // tasks that it had, by its last answer
@@ -140,7 +141,7 @@ func (t *thief) hunt() {
 // ask asks in the background: a node that does not answer keeps nobody from asking others.
 func (t *thief) ask(o *origin, want int) {
 	o.mu.Lock()
-	o.asking = true
+	o.asking, o.fed = true, false
 	o.mu.Unlock()
 	count := min(want, 1)
 	t.mu.Lock()
@@ -334,6 +335,9 @@ func (o *origin) answered(a *stealAnswer, err error, want int, now time.Time) (j
 		o.pause, o.line = 0, time.Time{}
 	case want > 0: // it remembers us; but let it not be asked and fed in circles
 		o.left, o.line = 0, now
+		if o.fed { // its news overtook its answer, and it has forgotten us again
+			o.left, o.line = 1, time.Time{}
+		}
 		o.pause = min(max(2*o.pause, minPause), maxPause)
 	}
 	o.rest = now.Add(o.pause)
@@ -361,6 +365,7 @@ func (v *volatile) fed(name string) {
 	o.mu.Lock()
 	o.left = max(o.left, 1)
 	o.line = time.Time{}
+	o.fed = true
 	o.mu.Unlock()
 	v.thief.wake()
 }
