@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,7 +109,7 @@ func TestCancelledLocksLeaveNoZombie(t *testing.T) {
 		c := nodetest.New(t, 3, nodetest.Configure(short))
 		c.Network().SetAll(memnet.Rule{Delay: time.Millisecond, Jitter: 4 * time.Millisecond})
 		rng := rand.New(rand.NewPCG(3, 3))
-		got := 0
+		var got atomic.Int32
 		for i := range 200 {
 			name := fmt.Sprint("m", i%4)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -123,7 +124,7 @@ func TestCancelledLocksLeaveNoZombie(t *testing.T) {
 					defer cancel()
 					h, err := c.Node(w).Mutex(name).Lock(ctx)
 					if err == nil {
-						got++
+						got.Add(1)
 						if err := h.Unlock(t.Context()); err != nil {
 							t.Error(err)
 						}
@@ -138,7 +139,7 @@ func TestCancelledLocksLeaveNoZombie(t *testing.T) {
 			require.NoError(t, h.Unlock(t.Context()))
 			wg.Wait()
 		}
-		require.NotZero(t, got)
+		require.NotZero(t, got.Load())
 		for i := range 4 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			h, err := c.Node(i % 3).Mutex(fmt.Sprint("m", i)).Lock(ctx)

@@ -224,6 +224,7 @@ func TestAWatchSurvivesLeadersAndSlowReaders(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, pause := range map[int]time.Duration{0: 0, 1: 20 * time.Millisecond, 3: 5 * time.Millisecond} {
 			began := make(chan struct{})
+			begin := sync.OnceFunc(func() { close(began) })
 			wg.Go(func() {
 				next, last := 0, kv.Rev(0)
 				for ch, err := range c.Node(i).KV("w/").Watch(ctx, "") {
@@ -231,9 +232,8 @@ func TestAWatchSurvivesLeadersAndSlowReaders(t *testing.T) {
 						t.Errorf("n%d: %v", i, err)
 						return
 					}
-					if ch.Kind == kv.Synced && began != nil {
-						close(began)
-						began = nil
+					if ch.Kind == kv.Synced {
+						begin()
 					}
 					if ch.Kind != kv.Put {
 						continue
