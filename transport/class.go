@@ -46,9 +46,10 @@ var classes = map[Class]rules{
 	ClassRaftCtl: {"raft-ctl", ctl, 64 << 10, 4, 256, 0, 16 << 10},
 	ClassRaftLog: {"raft-log", ctl, 4<<20 + 64<<10, 4, 256, 1, 64 << 10},
 	ClassCommand: {"command", ctl, 4 << 20, 4, 1024, 1, 32 << 10},
-	classRPC:     {"rpc", ctl, rpcFrame, 256, 4096, 3, 4 << 10},
-	ClassWatch:   {"watch", ctl, 4 << 20, 256, 4096, 3, 4 << 10},
-	ClassBulk:    {"bulk", bulk, 1 << 20, 4, 16, 6, 64 << 10},
+	// More than a peer has calls in flight: a stream is free here a moment after its answer is there.
+	classRPC:   {"rpc", ctl, rpcFrame, 3 * maxCallsToPeer / 2, 4096, 3, 4 << 10},
+	ClassWatch: {"watch", ctl, 4 << 20, 256, 4096, 3, 4 << 10},
+	ClassBulk:  {"bulk", bulk, 1 << 20, 4, 16, 6, 64 << 10},
 }
 
 // String is the name of the class.
