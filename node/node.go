@@ -184,12 +184,14 @@ func (n *Node) Leave(ctx context.Context) error {
 		return nil
 	default:
 	}
-	err := errors.Join(
-		n.queues.Drain(ctx),
-		n.sessions.Leave(ctx),
-		n.engine.Resign(ctx),
-		n.members.Leave(ctx),
-	)
+	var err error
+	for _, step := range []func(context.Context) error{
+		n.queues.Drain, n.sessions.Leave, n.engine.Resign, n.members.Leave,
+	} {
+		if err = step(ctx); err != nil {
+			break // what is still in use is left to expire: freeing it now would let two use it
+		}
+	}
 	if errors.Is(err, consensus.ErrClosed) { // Close came in between
 		err = nil
 	}
