@@ -2,6 +2,7 @@ package node
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,10 @@ var ErrNameTaken = errors.New("the name is taken")
 type identity struct {
 	Name string `json:"name"`
 	Boot uint64 `json:"boot"` // grows with every start
+
+	// Origin is random and made with the directory: what proves that an earlier boot is
+	// gone, since the directory was locked by it. 0 without a directory.
+	Origin uint64 `json:"origin"`
 
 	fresh bool // there is no cluster in the directory, and none was begun
 	again bool // a node of this name may have run before
@@ -98,6 +103,11 @@ func count(files vfs.FS, dir, name, random string) (identity, error) {
 	_, err := files.Stat(filepath.Join(dir, consensusDir, "identity"))
 	id.fresh = errors.Is(err, fs.ErrNotExist)
 	id.Boot = max(id.Boot+1, freshBoot())
+	for id.Origin == 0 {
+		var b [8]byte
+		rand.Read(b[:])
+		id.Origin = binary.BigEndian.Uint64(b[:])
+	}
 	b, err := json.Marshal(id)
 	if err != nil {
 		return id, err

@@ -121,7 +121,7 @@ func (n *Node) start(ctx context.Context, cfg Config, env seam.Env, id identity,
 	if err != nil {
 		return err
 	}
-	n.sessions = session.NewKeeper(n.engine.Client(), id.Name, id.Boot, cfg.SessionTTL, cfg.Pace.leastTTL(), cfg.Logger)
+	n.sessions = session.NewKeeper(n.engine.Client(), id.Name, id.Boot, id.Origin, cfg.SessionTTL, cfg.Pace.leastTTL(), cfg.Logger)
 	if id.again {
 		n.sessions.Go(func(ctx context.Context) {
 			// Opening the new session ends that of the process before, and frees what it held.

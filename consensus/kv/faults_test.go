@@ -138,7 +138,7 @@ func TestAScanMissesNoneOfManyLargeChangesBetweenItsPages(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}}
-		keeper := session.NewKeeper(b, "scanner", 1, 10*time.Second, time.Second, slog.New(slog.DiscardHandler))
+		keeper := session.NewKeeper(b, "scanner", 1, 0, 10*time.Second, time.Second, slog.New(slog.DiscardHandler))
 		defer keeper.Close()
 		seen := ""
 		for e, err := range kv.New(keeper, "s/").Scan(t.Context(), "") {

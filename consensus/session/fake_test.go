@@ -40,7 +40,7 @@ func newFake() *fake {
 
 // keeper is a node of the fake cluster.
 func (f *fake) keeper(t *testing.T, node string, ttl time.Duration) *Keeper {
-	k := NewKeeper(f, node, 1, ttl, time.Second, slog.New(slog.DiscardHandler))
+	k := NewKeeper(f, node, 1, 1, ttl, time.Second, slog.New(slog.DiscardHandler))
 	t.Cleanup(k.Close)
 	return k
 }

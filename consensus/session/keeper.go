@@ -29,12 +29,13 @@ type Cluster interface {
 // Keeper holds a node's sessions and renews them.
 type Keeper struct {
 	Cluster
-	node  string
-	boot  uint64
-	ttl   time.Duration // of the default session
-	least time.Duration // no session is shorter
-	log   *slog.Logger
-	base  time.Time // zero of the owner's clock
+	node   string
+	boot   uint64
+	origin uint64        // of the node's directory; 0 without one
+	ttl    time.Duration // of the default session
+	least  time.Duration // no session is shorter
+	log    *slog.Logger
+	base   time.Time // zero of the owner's clock
 
 	ctx  context.Context // ends with Close
 	stop context.CancelCauseFunc
@@ -49,11 +50,13 @@ type Keeper struct {
 	insisted int           // see Session.Insist
 }
 
-// NewKeeper starts the keeper of a node. ttl is that of the default session, least
+// NewKeeper starts the keeper of a node. origin names its data directory, 0 if there
+// is none: what an earlier start on it held ends when this one opens its default
+// session. ttl is that of the default session, least
 // the shortest that [Keeper.Open] accepts. Close ends it.
-func NewKeeper(c Cluster, node string, boot uint64, ttl, least time.Duration, log *slog.Logger) *Keeper {
+func NewKeeper(c Cluster, node string, boot, origin uint64, ttl, least time.Duration, log *slog.Logger) *Keeper {
 	k := &Keeper{
-		Cluster: c, node: node, boot: boot, ttl: ttl, least: least, log: log, base: time.Now(),
+		Cluster: c, node: node, boot: boot, origin: origin, ttl: ttl, least: least, log: log, base: time.Now(),
 		wake: make(chan struct{}, 1), open: map[machine.SessionID]*Session{},
 	}
 	k.ctx, k.stop = context.WithCancelCause(context.Background())
@@ -159,7 +162,7 @@ func (k *Keeper) request(ctx context.Context, ttl time.Duration, def bool) (*Ses
 	rand.Read(nonce[:])
 	sent := k.now()
 	res, err := k.Do(ctx, machine.Cmd{Op: machine.OpOpenSession, Body: machine.Encode(&machine.OpenSession{
-		TTL: uint64(ttl), Node: k.node, Boot: k.boot, Nonce: binary.BigEndian.Uint64(nonce[:]), Default: def,
+		TTL: uint64(ttl), Node: k.node, Boot: k.boot, Nonce: binary.BigEndian.Uint64(nonce[:]), Default: def, Origin: k.origin,
 	})})
 	switch {
 	case err != nil:

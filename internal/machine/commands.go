@@ -16,7 +16,12 @@ type OpenSession struct {
 	Node    string
 	Boot    uint64
 	Nonce   uint64
-	Default bool // the node's own session: default sessions of lower boots of the node end
+	Default bool // the node's own session: default sessions of lower boots of its origin end
+
+	// Origin names the data directory that the node runs on, which one process at a
+	// time can have locked; 0 is none. A higher boot of the same origin proves that the
+	// process of the lower one is gone. A name proves nothing: it may be in use twice.
+	Origin uint64
 }
 
 func (m *OpenSession) fields(k *coder) {
@@ -25,6 +30,7 @@ func (m *OpenSession) fields(k *coder) {
 	k.u64(&m.Boot)
 	k.u64(&m.Nonce)
 	k.flag(&m.Default)
+	k.u64(&m.Origin)
 }
 
 // KeepAlive renews sessions. The answer's Body is a KeepAliveAnswer.

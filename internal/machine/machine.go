@@ -37,7 +37,7 @@ func New() *Machine {
 	m.sessions = sessions{
 		byID:     map[SessionID]*session{},
 		opened:   map[opening]*session{},
-		defaults: map[string][]*session{},
+		defaults: map[uint64][]*session{},
 		limit:    sessionLimit{Sessions: 100_000, Outstanding: 4096, Answers: 16 << 20},
 	}
 	m.locks = locks{limit: lockLimit{Waiters: 10_000, Edges: 10_000}}

@@ -164,8 +164,13 @@ func (s *script) run(words []string) {
 // bySession runs `name open ...` and `name verb ... [seq=] [floor=] [done=]`.
 func (s *script) bySession(name string, a args) {
 	if a.word(0) == "open" {
+		origin := uint64(0) // each node name has a directory of its own
+		for _, c := range []byte(a.word(1)) {
+			origin = origin<<8 | uint64(c)
+		}
 		r := s.apply(Cmd{Op: OpOpenSession, Body: Encode(&OpenSession{
-			Node: a.word(1), TTL: uint64(mustDuration(s.t, a.word(2))), Default: a.has("default"),
+			Origin: a.number(a.option("origin", fmt.Sprint(origin))),
+			Node:   a.word(1), TTL: uint64(mustDuration(s.t, a.word(2))), Default: a.has("default"),
 			Boot: a.number(a.option("boot", "1")), Nonce: a.number(a.option("nonce", "0")),
 		})})
 		if id := SessionID(r.N); r.Code == OK {

@@ -7,7 +7,7 @@ import "slices"
 type sessions struct {
 	byID      map[SessionID]*session
 	opened    map[opening]*session
-	defaults  map[string][]*session // by node, in the order in which they were opened
+	defaults  map[uint64][]*session // by origin, in the order in which they were opened
 	deadlines heap[*session]
 	parts     []part // what hangs on sessions
 	limit     sessionLimit
@@ -31,7 +31,7 @@ type session struct {
 	id       SessionID
 	opening  opening
 	ttl      uint64
-	standard bool   // the default session of its node
+	origin   uint64 // of a default session: the directory of its node; else 0
 	deadline uint64 // from here on an Expire may end it
 	renewed  uint64 // raft term of its last renewal
 	graced   bool   // its deadline was moved since, once
@@ -69,20 +69,22 @@ func (t *sessions) begin(a *apply, c *OpenSession) Result {
 	if s := t.opened[key]; s != nil {
 		return Result{N: uint64(s.id)}
 	}
-	if c.Default && slices.ContainsFunc(t.defaults[c.Node], func(s *session) bool { return s.opening.boot > c.Boot }) {
+	origin := c.Origin
+	if !c.Default {
+		origin = 0
+	}
+	if slices.ContainsFunc(t.defaults[origin], func(s *session) bool { return s.opening.boot > c.Boot }) {
 		return Result{Code: Stale} // from a process that its own successor has replaced
 	}
 	if uint64(len(t.byID)) >= t.limit.Sessions {
 		return Result{Code: Full, N: t.limit.Sessions}
 	}
-	if c.Default {
-		for _, s := range slices.Clone(t.defaults[c.Node]) {
-			if s.opening.boot < c.Boot {
-				t.end(a, s, true)
-			}
+	for _, s := range slices.Clone(t.defaults[origin]) {
+		if s.opening.boot < c.Boot {
+			t.end(a, s, true)
 		}
 	}
-	s := &session{id: SessionID(a.m.mint()), opening: key, ttl: c.TTL, standard: c.Default, renewed: a.term}
+	s := &session{id: SessionID(a.m.mint()), opening: key, ttl: c.TTL, origin: origin, renewed: a.term}
 	s.window.floor = 1
 	s.deadline = s.lease(a.clock)
 	t.insert(s)
@@ -93,8 +95,8 @@ func (t *sessions) begin(a *apply, c *OpenSession) Result {
 func (t *sessions) insert(s *session) {
 	t.byID[s.id] = s
 	t.opened[s.opening] = s
-	if s.standard {
-		t.defaults[s.opening.node] = append(t.defaults[s.opening.node], s)
+	if s.origin != 0 {
+		t.defaults[s.origin] = append(t.defaults[s.origin], s)
 	}
 	t.deadlines.push(s)
 }
@@ -155,12 +157,12 @@ func (t *sessions) end(a *apply, s *session, crashed bool) {
 	delete(t.byID, s.id)
 	delete(t.opened, s.opening)
 	t.deadlines.remove(s.place)
-	if !s.standard {
+	if s.origin == 0 {
 		return
 	}
-	rest := slices.DeleteFunc(t.defaults[s.opening.node], func(d *session) bool { return d == s })
-	if t.defaults[s.opening.node] = rest; len(rest) == 0 {
-		delete(t.defaults, s.opening.node)
+	rest := slices.DeleteFunc(t.defaults[s.origin], func(d *session) bool { return d == s })
+	if t.defaults[s.origin] = rest; len(rest) == 0 {
+		delete(t.defaults, s.origin)
 	}
 }
 
@@ -208,7 +210,7 @@ func (s *session) fields(k *coder) {
 	k.u64(&s.opening.boot)
 	k.u64(&s.opening.nonce)
 	k.u64(&s.ttl)
-	k.flag(&s.standard)
+	k.u64(&s.origin)
 	k.u64(&s.deadline)
 	k.u64(&s.renewed)
 	k.flag(&s.graced)
