@@ -152,7 +152,7 @@ func TestProcessesThatAreKilledLoseNothingAcknowledged(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	require.Greater(t, sure, int64(50), "%d unknown", maybe)
+	require.Positive(t, sure, "nothing was acknowledged, %d unknown", maybe)
 	v := int64(token(t, all[0].ask("counter c")))
 	require.GreaterOrEqual(t, v, sure)
 	require.LessOrEqual(t, v, sure+maybe)
@@ -181,11 +181,7 @@ func TestAStoppedHolderDoesNotBelieveWhenItWakesUp(t *testing.T) {
 	all[0].signal(t, syscall.SIGSTOP)
 	next := make(chan string, 1)
 	go func() {
-		got := all[1].ask("lock m") // 8 s at most, the session has 3.3 and a grace
-		if !strings.HasPrefix(got, "ok") {
-			got = all[1].ask("lock m")
-		}
-		next <- got
+		next <- all[1].ask("lock m") // the session has 3.3 s and a grace
 	}()
 	require.Equal(t, first+1, token(t, <-next))
 	all[0].signal(t, syscall.SIGCONT)

@@ -46,7 +46,7 @@ func run(args []string) error {
 	c := &console{node: n}
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
-		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 		fmt.Println(c.do(ctx, strings.Fields(in.Text())))
 		cancel()
 	}
