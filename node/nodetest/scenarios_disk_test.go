@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -286,6 +287,22 @@ func TestTornTailsEverywhereLoseNothingAcknowledged(t *testing.T) {
 	}
 }
 
+// snapshotted waits until the snapshot in the making is there, and the log cut if it
+// is to be, and returns the files. A minute of fake time is for ever.
+func snapshotted(t *testing.T, c *nodetest.Cluster, i int, cut bool) (names []string) {
+	for range 6000 {
+		var err error
+		names, err = c.Disk(i).List("/data/consensus/raft")
+		require.NoError(t, err)
+		if !slices.Contains(names, "snapshot.tmp") && !(cut && slices.Contains(names, "0000000000000001.wal")) {
+			return names
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("the snapshot is never finished, or the log never cut: %v", names)
+	return nil
+}
+
 // Enough entries for a snapshot and a cut log; then everything starts again.
 func TestAVoterRestartsFromItsSnapshot(t *testing.T) {
 	for _, size := range []int{1, 3} {
@@ -313,12 +330,8 @@ func TestAVoterRestartsFromItsSnapshot(t *testing.T) {
 			}
 			sameState(t, c, which...)
 			for i := range size {
-				names, err := c.Disk(i).List("/data/consensus/raft")
-				require.NoError(t, err)
-				require.Condition(t, func() bool { return strings.HasSuffix(names[len(names)-1], ".snap") }, "no snapshot: %v", names)
-				if size == 1 { // followers keep what they may have to serve
-					require.NotContains(t, names, "0000000000000001.wal", "the log was not cut")
-				}
+				names := snapshotted(t, c, i, size == 1) // followers keep what they may have to serve
+				require.True(t, strings.HasSuffix(names[len(names)-1], ".snap"), "no snapshot: %v", names)
 			}
 			before, err := c.Node(0).KV("").Get(t.Context(), "7")
 			require.NoError(t, err)
