@@ -20,8 +20,7 @@ import (
 // ErrDirInUse means that another node, in this process or another, has the directory.
 var ErrDirInUse = errors.New("the directory is in use by another node")
 
-// ErrNameTaken means that the directory belongs to a node of another name, or that
-// the name belongs to another node.
+// ErrNameTaken means that the directory belongs to a node of another name.
 var ErrNameTaken = errors.New("the name is taken")
 
 // identity is what makes a node the same node at its next start.
